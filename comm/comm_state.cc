@@ -16,13 +16,20 @@ constexpr std::chrono::seconds kLongestCall{1};  // that waits for nobody
 
 }  // namespace
 
-CommState::CommState(CommContext of, CommHandle its, int size, int number, CommunicatorOptions with)
-    : context(of),
+CapturedCommunicator::~CapturedCommunicator() {
+  in_graph.reset();
+  state->user_gone();
+}
+
+CommState::CommState(std::shared_ptr<void> owner_of_context, CommContext of, CommHandle its,
+                     int size, int number, CommunicatorOptions with)
+    : owner(std::move(owner_of_context)),
+      context(of),
       handle(its),
       ranks(size),
       rank(number),
       options(std::move(with)),
-      comm_streams_(of.nccl, of.device, of.heap),
+      captures_(of.nccl, of.device, of.heap),
       watchdog_(of.device, options.timeout, size) {
   if (options.watch_every > Nanoseconds{})
     watchdog_thread_ = std::thread([this] { run_watchdog(); });
@@ -63,11 +70,6 @@ Status CommState::status() const {
   return {};
 }
 
-bool CommState::closed() const {
-  const std::lock_guard lock(state_mutex_);
-  return closed_;
-}
-
 Status CommState::poll() {
   if (Status already = status(); !already) return already;
   Status found = context.nccl.async_error(handle);
@@ -78,9 +80,7 @@ Status CommState::poll() {
 
 // The first failure is the one that is told. A call of NCCL's that takes longer than kLongestCall
 // waits for other ranks, and nothing but the revoke ends it.
-void CommState::fail(const Error& why) { end_with(error(why.code(), why.message())); }
-
-void CommState::end_with(const Error& failure) {
+void CommState::fail(const Error& why) {
   if (!status()) return;
   std::unique_lock nccl_call(nccl_calls_, std::defer_lock);
   // (By the system's clock: ThreadSanitizer does not see locks that are taken by the steady one.)
@@ -89,7 +89,7 @@ void CommState::end_with(const Error& failure) {
   {
     const std::lock_guard lock(state_mutex_);
     if (failure_ || closed_) return;
-    failure_ = failure;
+    failure_ = error(why.code(), why.message());
     ended_.store(true, std::memory_order_release);
     if (!options.aborts) return;
     revoked_ = true;
@@ -105,6 +105,12 @@ void CommState::revoke(CommHandle control) {
   if (control.value != 0) (void)context.nccl.revoke(control);
 }
 
+// Who does not watch it can't tell that it hangs. (To launch it again would run it twice.)
+Status CommState::launched(Stream stream) {
+  if (const Status watched = watchdog_.launched(stream); !watched) fail(watched.error());
+  return status();
+}
+
 std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
   const std::lock_guard lock(memories_mutex_);
   has_memories_.store(true, std::memory_order_release);
@@ -113,8 +119,11 @@ std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
 }
 
 void CommState::remove_memory(const RegisteredMemory* memory) {
-  const std::lock_guard lock(memories_mutex_);
-  std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
+  {
+    const std::lock_guard lock(memories_mutex_);
+    std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
+  }
+  user_gone();
 }
 
 std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function<Status()> call) {
@@ -166,6 +175,13 @@ Status CommState::close() {
                      " graphs that captured its operations, or their launches, are alive, and NCCL "
                      "would wait for them for ever: destroy them first");
   }
+  {
+    const std::lock_guard lock(memories_mutex_);
+    if (!memories_.empty()) {
+      return error(ErrorCode::invalid_argument, std::to_string(memories_.size()) +
+                                                    " registered pools are open: close them first");
+    }
+  }
   stop_watchdog();
   const std::lock_guard calls(calls_);
   bool failed = false;
@@ -185,14 +201,6 @@ Status CommState::close() {
       note(error(ended.error().code(), ended.error().message()));
     }
   }
-  // To end a communicator whose memory is away is not among what NCCL says it can.
-  if (!failed && suspended_.load(std::memory_order_acquire)) {
-    if (Status resumed = suspend_or_resume("close", false); !resumed) {
-      end_with(resumed.error());
-      failed = true;
-      note(std::move(resumed));
-    }
-  }
   {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
@@ -200,16 +208,11 @@ Status CommState::close() {
     if (failed && !revoked_) revoke(control_);
   }
   await_late();  // they use what goes next
-  // Before NCCL's part, which they belong to.
-  const auto memories = [this] {
-    const std::lock_guard lock(memories_mutex_);
-    return memories_;
-  }();
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories) note(memory->leave());
   for (const CommHandle each : {control_, handle}) {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =
-        bounded(options.host_timeout, [nccl = &context.nccl, each] { return nccl->destroy(each); });
+        bounded(options.host_timeout,
+                [kept = owner, nccl = &context.nccl, each] { return nccl->destroy(each); });
     if (destroyed && !*destroyed) {
       destroyed = error(destroyed->error().code(), destroyed->error().message());
     }
@@ -219,8 +222,18 @@ Status CommState::close() {
                            "work of other ranks, hold it"));
   }
   await_late();
-  note(comm_streams_.destroy());
+  note(watchdog_.close());
+  note(captures_.destroy());
   return first;
+}
+
+void CommState::leave() {
+  left_ = true;
+  if (const Status closed = close(); !closed) log(LogLevel::error, closed.error().message());
+}
+
+void CommState::user_gone() {
+  if (left_ && graphs->load() == 0) leave();
 }
 
 }  // namespace weir

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a communicator, its collectives, their works and the graphs that hold them have in common.
+// What a communicator, its works and the graphs that hold its operations have in common.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/bounded.h"
-#include "comm/comm_streams.h"
+#include "comm/captures.h"
 #include "comm/registered_memory.h"
 #include "comm/watchdog.h"
 #include "weir/comm/communicator.h"
@@ -38,28 +38,23 @@ class InGraph {
   const std::shared_ptr<std::atomic<int>> graphs_;  // the communicator's count
 };
 
-// With a capture that a CaptureScope ends, and its Graph. The communicators of a capture agree on
-// it, and watch the graph's launches.
+// With a capture that a CaptureScope ends, and its Graph. Ranks agree on the communicators of a
+// capture, which watch the graph's launches.
 struct CapturedCommunicator final : CaptureResource {
   CapturedCommunicator(std::shared_ptr<CommState> of, std::shared_ptr<InGraph> in)
       : state(std::move(of)), in_graph(std::move(in)) {}
+  ~CapturedCommunicator() override;  // of a Communicator that is gone, the last one closes it
   const std::shared_ptr<CommState> state;
-  const std::shared_ptr<InGraph> in_graph;
+  std::shared_ptr<InGraph> in_graph;
 };
-
-// Of a communicator that was moved from.
-Error moved_away();
 
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
-  CommState(CommContext context, CommHandle handle, int ranks, int rank,
-            CommunicatorOptions options);
+  // `owner` of what the context refers to, if somebody owns it: kept as long as this.
+  CommState(std::shared_ptr<void> owner, CommContext context, CommHandle handle, int ranks,
+            int rank, CommunicatorOptions options);
   // Nothing is given back that close() did not: NCCL may wait for ever for what is still alive.
   ~CommState();
-
-  // Keeps what the context refers to until the last communicator of it is gone; before other calls.
-  void keep(std::shared_ptr<void> context_owner) { context_owner_ = std::move(context_owner); }
-  const std::shared_ptr<void>& context_owner() const { return context_owner_; }
 
   Status prepare();
   // Held for a whole call about the communicator. The call may wait for the communicator's other
@@ -74,38 +69,39 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // return; close() waits for it once more.
   std::optional<Status> in_time(Nanoseconds host_timeout, std::function<Status()> call);
   Status status() const;
-  // As status(); and an error while it is suspended.
-  Status usable() const;
-  bool closed() const;
   Status poll();
   void fail(const Error& error);
   Status close();
-  // As Communicator's.
-  Status suspend();
-  Status resume();
+  // The Communicator is gone. Where graphs or registered pools hold it, the last that goes calls
+  // user_gone(), which closes it.
+  void leave();
+  void user_gone();
 
   using Point = WorkPoint;
-  // Runs the group after the work of `stream` and after the points, which are of the stream's
-  // capture epoch: all eager, or all of its capture. It runs on `stream` itself, or, if `overlap`,
-  // on a communication stream. Returns the point of its end.
-  Result<Point> run(std::span<const Operation> group, Stream stream, bool overlap,
-                    std::span<const Point> after = {});
-  // As Communicator's.
-  static Result<std::vector<Work>> run_together(std::span<const Communicator::Part> asked,
-                                                Where where);
-  // In a capture, the communicator joins the capture, as in run().
-  Result<Point> take_point(Stream stream);
+  // Runs the group after the work of `stream`: on `stream` itself, or, if `overlap`, on a
+  // communication stream. Returns the point of its end.
+  Result<Point> run(std::span<const Operation> group, Stream stream, bool overlap);
   // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
   // epoch; a stream in no capture joins the capture of a captured point. Errors: capture (the point
   // is of another epoch, or its capture is over); device.
   Status wait(Stream stream, const Point& point);
 
-  // Sends this rank's outcome of a capture to the other ranks, and checks that all are equal.
-  Status agree(std::uint64_t capture, const Status& mine);
-  Status launched(Stream stream) { return watchdog_.launched(stream); }
-  // What every rank says in the same call, at most 191 bytes, through the communicator that ranks
-  // agree with. If a rank does not call, ranks are out of step, and the communicator ends. Errors:
-  // invalid_argument (not prepared; a rank made another call); device.
+  // What ranks compare of a capture, of one communicator.
+  struct Entry {
+    std::uint64_t group = 0;  // the communicator: the same number on its ranks alone
+    std::uint64_t ranks = 0, operations = 0, digest = 0;
+  };
+  Entry captured(std::uint64_t capture);
+  // Sends the other ranks how a capture ended here, with this communicator's operations and the
+  // others', and checks that all ranks have captured the same of each communicator.
+  Status agree(std::uint64_t capture, Status mine,
+               const std::vector<std::shared_ptr<CommState>>& others);
+  // A graph with its operations was launched.
+  Status launched(Stream stream);
+  // What every rank says in the same call, at most kMostSaid bytes, through the communicator that
+  // ranks agree with. If a rank does not call, ranks are out of step, and the communicator ends.
+  // Errors: invalid_argument (not prepared; a rank made another call); device.
+  static constexpr std::size_t kMostSaid = 440;
   Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
   // Host-waits for what the stream holds, at most `host_timeout`. Errors: device; they do not name
   // the communicator.
@@ -115,6 +111,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::shared_ptr<RegisteredMemory> add_memory(Bytes segment);
   void remove_memory(const RegisteredMemory* memory);
 
+  const std::shared_ptr<void> owner;  // outlives all that follows
   const CommContext context;
   const CommHandle handle;
   const int ranks, rank;
@@ -126,68 +123,43 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Error error(ErrorCode code, const std::string& what) const;
 
  private:
-  std::shared_ptr<void> context_owner_;  // outlives all that follows
-
-  // enter() makes the stream wait for earlier work; NCCL queues the operations; leave() fences the
-  // blocks that they use.
+  // enter() makes the stream wait for earlier work; NCCL queues the operations; leave_*() fences
+  // what they use.
   struct Entered {
-    Stream stream;                   // that the operations run on
-    CommStream* captured = nullptr;  // null: eager
+    Stream stream;                 // that the operations run on
+    std::uint64_t capture = 0;     // its id, and
+    Captured* captured = nullptr;  // what is known of it; null: eager
     bool overlap = false;
   };
-  Status check(std::span<const Operation> group) const;
-  // These two change nothing. May work of the communicator (the operation; null: none) be part of
-  // the stream's capture, if it is in one?
-  Result<CaptureInfo> may_use(Stream stream, const Operation* operation) const;
-  Result<CaptureInfo> may_enter(const Operation& first, Stream stream,
-                                std::span<const Point> after) const;
-  Result<Entered> enter(const Operation& first, Stream stream, bool overlap,
-                        std::span<const Point> after);
+  // May the group be queued on the stream, which is in that capture, if it is in one?
+  Status check(std::span<const Operation> group, Stream stream, const CaptureInfo& info) const;
+  Result<Entered> enter(Stream stream, bool overlap, const CaptureInfo& info);
   Status enqueue(std::span<const Operation> group, Stream stream);
-  Status note(std::span<const Operation> group, Stream stream);  // in a group of NCCL's
-  // Of run_together(): what one communicator is asked for, and where the outcome goes.
-  struct Part {
-    CommState* state;
-    std::span<const Operation> group;
-    Work* work;
-    Entered entered;
-  };
-  static Status enqueue_together(std::span<const Part> parts, std::span<CommState* const> in_order,
-                                 std::size_t& blamed);
   // `queued`: what NCCL returned.
-  Result<Point> leave(std::span<const Operation> group, const Entered& entered,
-                      const Status& queued);
   Result<Point> leave_eager(std::span<const Operation> group, const Entered& entered,
                             const Status& queued);
   Result<Point> leave_captured(std::span<const Operation> group, const Entered& entered,
                                const Status& queued);
   // Fences all memory that the group uses, and returns the point, if there is one.
   Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
-  Result<CommStream*> join_capture(Stream stream, std::uint64_t id);
-  Result<Stream> fork(Stream stream, CommStream* captured);
-  Result<EventHandle> record_captured(CommStream& captured, Stream stream);
-  // Calls visit(block) for each block of registered memory that the group uses.
-  template <class Visit>
-  void visit_registered(std::span<const Operation> group, Visit visit) const;
-  void end_with(const Error& failure);    // as fail(), of an error that names the communicator
+  Result<Captured*> join_capture(Stream stream, std::uint64_t id);
+  Result<Stream> fork(Stream stream, const Entered& entered);
   void revoke(CommHandle control);        // and `handle`
   Status finish_whenever(Stream stream);  // without bounds
   Status finish_in_time(std::function<Status()> wait);
   void await_late();
-  Status connect(CommStream& comm_stream);
-  Status suspend_or_resume(const char* call, bool suspends);
+  Status connect(Stream stream);
+  Result<CommHandle> connect_control();
   void run_watchdog();
   void stop_watchdog();
 
-  std::mutex calls_;             // one call at a time; guards comm_streams_
+  std::mutex calls_;             // one call at a time; guards captures_
   std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
-  CommStreams comm_streams_;
+  Captures captures_;
   Watchdog watchdog_;
-  CommHandle control_;  // written under both locks
-  // By NCCL; under calls_, or in the call that in_time() makes.
-  bool control_suspended_ = false, handle_suspended_ = false;
-  std::atomic<bool> suspended_ = false;  // either
-  std::vector<const void*> used_;        // by the group that is queued; kept for its capacity
+  CommHandle control_;             // written under both locks
+  std::uint64_t group_ = 0;        // Entry::group, from prepare() on
+  std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
 
   std::atomic<bool> ended_ = false;  // it failed, or was closed
   mutable std::mutex state_mutex_;   // of what follows
@@ -197,6 +169,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::thread watchdog_thread_;
   std::vector<BoundedCall> late_;  // that did not return in time
 
+  std::atomic<bool> left_ = false;          // leave() was called
   std::atomic<bool> has_memories_ = false;  // or had
   mutable std::mutex memories_mutex_;       // of what follows
   std::uint64_t last_memory_ = 0;

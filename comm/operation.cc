@@ -5,8 +5,10 @@
 #include <cassert>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "core/base/format.h"
+#include "core/base/range.h"
 
 namespace weir {
 namespace {
@@ -65,6 +67,17 @@ Bytes bytes_of(const Operation& operation, Units units, Who who, int ranks, int 
   return {units == one ? one_rank : times(one_rank, static_cast<std::uint64_t>(ranks))};
 }
 
+// Where the buffers overlap: does the smaller begin where it does in place?
+bool is_in_place_or_apart(const Operation& operation, int ranks, int rank) {
+  const Bytes reads = operation.reads(ranks, rank), writes = operation.writes(ranks, rank);
+  Range small{Address::of(operation.send), reads}, large{Address::of(operation.receive), writes};
+  const bool overlap = small.begin < large.end() && large.begin < small.end();
+  if (reads == 0_B || writes == 0_B || !overlap) return true;
+  if (writes < reads) std::swap(small, large);
+  const auto part = static_cast<std::uint64_t>(reads == writes ? 0 : rank);
+  return small.begin == large.begin + small.size * part;
+}
+
 Error bad(const Operation& operation, int ranks, const std::string& what) {
   return {ErrorCode::invalid_argument, operation.describe(ranks) + ": " + what};
 }
@@ -84,6 +97,10 @@ Bytes Operation::writes(int ranks, int rank) const {
   return bytes_of(*this, shape_of(kind).receives, shape_of(kind).receivers, ranks, rank);
 }
 
+bool Operation::has_parts() const {
+  return shape_of(kind).sends == each_rank || shape_of(kind).receives == each_rank;
+}
+
 bool Operation::is_point_to_point() const {
   return kind == OperationKind::all_to_all || kind == OperationKind::gather ||
          kind == OperationKind::scatter || kind == OperationKind::send ||
@@ -92,9 +109,8 @@ bool Operation::is_point_to_point() const {
 
 std::string Operation::describe(int ranks) const {
   const Shape& shape = shape_of(kind);
-  const bool whole = shape.sends == each_rank || shape.receives == each_rank;
   const std::uint64_t bytes =
-      times(times(count, size_of(type).count), whole ? static_cast<std::uint64_t>(ranks) : 1);
+      times(times(count, size_of(type).count), has_parts() ? static_cast<std::uint64_t>(ranks) : 1);
   std::string text =
       std::string(shape.name) + " of " + format(Bytes{bytes}) + " of " + std::string(name_of(type));
   if (shape.reduces) {
@@ -137,6 +153,11 @@ Status Operation::check(int ranks, int rank) const {
   }
   if (writes(ranks, rank) > 0_B && receive == nullptr) {
     return bad(*this, ranks, "the buffer to receive into is null");
+  }
+  if (!is_in_place_or_apart(*this, ranks, rank)) {
+    return bad(*this, ranks,
+               "its buffers overlap, and are not in place: in place they begin at one address or, "
+               "where one has a part for each rank, at this rank's part");
   }
   if (reduction.premul && !(shape.reduces && reduction.op == ReduceOp::sum && is_floating(type))) {
     return bad(*this, ranks, "only a sum of floating-point elements can be pre-multiplied");

@@ -2,6 +2,8 @@
 // What makes every operation capturable, and agreement between ranks.
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <random>
 #include <utility>
 
 #include "comm/bounded.h"
@@ -13,23 +15,30 @@ namespace {
 // Large enough for NCCL to choose rings and its simple protocol, for where size decides.
 constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
 
+template <class Number>
+Number number_in_bytes(const std::vector<std::byte>& bytes) {
+  Number number{};
+  if (bytes.size() == sizeof number) std::memcpy(&number, bytes.data(), sizeof number);
+  return number;
+}
+
 }  // namespace
 
 Status CommState::prepare() {
   const std::lock_guard calls(calls_);
-  if (Status works = usable(); !works) return works;
+  if (Status works = status(); !works) return works;
   if (prepared) return {};
-  Result<CommStream*> comm_stream = comm_streams_.eager();
-  if (!comm_stream) return std::move(comm_stream).error();
+  const Result<Stream> stream = captures_.eager_stream();
+  if (!stream) return stream.error();
   // What connects waits for the other ranks inside NCCL. To split off the communicator that ranks
   // agree with may be tried again: a communicator that can't be split works still.
   const auto refused = std::make_shared<std::optional<Error>>();
   const std::optional<Status> connected =
-      in_time(options.host_timeout, [this, comm_stream = *comm_stream, refused]() -> Status {
-        if (Status pairs = connect(*comm_stream); !pairs) return pairs;
+      in_time(options.host_timeout, [this, stream = *stream, refused]() -> Status {
+        if (Status pairs = connect(stream); !pairs) return pairs;
         const auto nccl_call = lock_nccl();
-        const CommConfig config{.name = options.name + " control", .max_ctas = 1};
-        const Result<CommHandle> control = context.nccl.split(handle, 0, rank, config);
+        const Result<CommHandle> control =
+            context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
         if (!control) {
           *refused = control.error();
           return {};
@@ -38,17 +47,21 @@ Status CommState::prepare() {
           const std::lock_guard lock(state_mutex_);
           control_ = *control;
         }
-        const std::byte any{1};  // its first operation, which connects it
-        const auto all = context.nccl.host_all_gather(*control, {&any, 1}, options.host_timeout);
-        return all ? Status() : Status(all.error());
+        // Its first operation, which connects it: rank 0 numbers the communicator.
+        const std::uint64_t mine =
+            std::uint64_t{std::random_device()()} << 32 | std::random_device()();
+        const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&mine, 1)),
+                                                      options.host_timeout);
+        if (!all) return all.error();
+        group_ = number_in_bytes<std::uint64_t>(all->front());
+        return {};
       });
   if (connected && *connected) {
     prepared = !*refused;
     if (prepared) return {};
-    return error((*refused)->code(),
-                 "prepare: the communicator that ranks agree with was not "
-                 "made: " +
-                     (*refused)->message());
+    return error(
+        (*refused)->code(),
+        "prepare: the communicator that ranks agree with was not made: " + (*refused)->message());
   }
   const Error why = connected ? connected->error()
                               : Error(ErrorCode::device,
@@ -57,23 +70,25 @@ Status CommState::prepare() {
   return status().error();
 }
 
-// One operation of each kind, eagerly.
-Status CommState::connect(CommStream& comm_stream) {
-  const std::uint64_t count = context.nccl.connects_at_once() ? 1 : kLarge / 4;
-  const Bytes bytes{4 * count * static_cast<std::uint64_t>(ranks)};
-  Result<void*> memory = context.heap.allocate(bytes * 2, comm_stream.stream);
+// One operation of each kind, eagerly. Where ranks have a part each, the parts are of kLarge bytes
+// together, so that the memory does not grow with the ranks.
+Status CommState::connect(Stream stream) {
+  const std::uint64_t all_ranks = static_cast<std::uint64_t>(ranks);
+  const std::uint64_t whole = context.nccl.connects_at_once() ? all_ranks : kLarge / 4;
+  const Bytes bytes{4 * std::max(whole, all_ranks)};
+  Result<void*> memory = context.heap.allocate(bytes * 2, stream);
   if (!memory) return std::move(memory).error();
   auto* const from = static_cast<std::byte*>(*memory);
   std::byte* const into = from + bytes.count;
   Status first;
-  for (int kind = 0; kind < kOperationKinds && first; ++kind) {
+  for (int kind = 0; kind < static_cast<int>(OperationKind::send) && first; ++kind) {
     Operation operation{.kind = static_cast<OperationKind>(kind),
                         .send = from,
                         .receive = into,
-                        .count = count,
+                        .count = whole,
                         .type = DataType::int32};
-    if (operation.kind == OperationKind::send) break;
-    first = enqueue({&operation, 1}, comm_stream.stream);
+    if (operation.has_parts()) operation.count = std::max<std::uint64_t>(whole / all_ranks, 1);
+    first = enqueue({&operation, 1}, stream);
   }
   std::vector<Operation> pairs;
   for (int peer = 0; peer < ranks; ++peer) {
@@ -83,8 +98,8 @@ Status CommState::connect(CommStream& comm_stream) {
                      .count = 1,
                      .peer = peer});
   }
-  if (first) first = enqueue(pairs, comm_stream.stream);
-  Status finished = finish_whenever(comm_stream.stream);  // prepare() bounds it
+  if (first) first = enqueue(pairs, stream);
+  Status finished = finish_whenever(stream);  // prepare() bounds it
   if (first) first = std::move(finished);
   Status freed = context.heap.deallocate(*memory);
   return first ? std::move(freed) : std::move(first);
@@ -93,19 +108,21 @@ Status CommState::connect(CommStream& comm_stream) {
 Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
                                                         const std::string& mine) {
   struct Message {
-    char call[64] = {}, said[192] = {};
+    char call[64] = {};
+    std::uint64_t length = 0;
+    char said[kMostSaid] = {};
   };
   const std::lock_guard calls(calls_);
-  if (Status works = usable(); !works) return std::move(works).error();
+  if (Status works = status(); !works) return std::move(works).error();
   if (!prepared) {
     return error(ErrorCode::invalid_argument,
                  call +
                      ": ranks agree on it, by a communicator that is prepared: call prepare() "
                      "first");
   }
-  Message message;
+  Message message{.length = std::min(mine.size(), kMostSaid)};
   std::memcpy(message.call, call.data(), std::min(call.size(), sizeof message.call - 1));
-  std::memcpy(message.said, mine.data(), std::min(mine.size(), sizeof message.said - 1));
+  std::memcpy(message.said, mine.data(), message.length);
   const auto gathered = [&] {
     const auto nccl_call = lock_nccl();
     return context.nccl.host_all_gather(control_, std::as_bytes(std::span(&message, 1)),
@@ -119,46 +136,92 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
   }
   std::vector<std::string> said;
   for (const std::vector<std::byte>& bytes : *gathered) {
-    Message theirs;
-    if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    theirs.call[sizeof theirs.call - 1] = theirs.said[sizeof theirs.said - 1] = '\0';
-    if (std::strcmp(theirs.call, message.call) != 0) {
+    const auto theirs = number_in_bytes<Message>(bytes);
+    const std::string their_call(theirs.call, ::strnlen(theirs.call, sizeof theirs.call));
+    if (their_call != message.call) {
       return error(ErrorCode::invalid_argument,
                    "ranks ask for different things: rank " + std::to_string(said.size()) + " " +
-                       theirs.call + ", this one " + call + ": make the same calls on every rank");
+                       their_call + ", this one " + call + ": make the same calls on every rank");
     }
-    said.emplace_back(theirs.said);
+    said.emplace_back(theirs.said, std::min<std::uint64_t>(theirs.length, kMostSaid));
   }
   return said;
 }
 
-// A rank says why its capture failed, after a '!', or how many operations it has, and their digest.
-Status CommState::agree(std::uint64_t capture, const Status& mine) {
-  std::string said = mine ? "0 operations" : "!" + mine.error().message();
-  if (mine) {
-    const std::lock_guard calls(calls_);
-    if (const CommStream* const comm_stream = comm_streams_.find(capture)) {
-      said = std::to_string(comm_stream->operations) + " operations, digest " +
-             std::to_string(comm_stream->digest);
-    }
+CommState::Entry CommState::captured(std::uint64_t capture) {
+  const std::lock_guard calls(calls_);
+  const Captured* const of = captures_.find(capture);
+  return {.group = group_,
+          .ranks = static_cast<std::uint64_t>(ranks),
+          .operations = of != nullptr ? of->operations : 0,
+          .digest = of != nullptr ? of->digest : kDigestStart};
+}
+
+// A rank says why its capture failed, after a '!', or what it captured of each communicator, after
+// an '='. It
+// says it once, so that no order of communicators has to be the same on all ranks.
+Status CommState::agree(std::uint64_t capture, Status mine,
+                        const std::vector<std::shared_ptr<CommState>>& others) {
+  constexpr std::size_t kMostEntries = (kMostSaid - 1) / sizeof(Entry);
+  std::map<std::uint64_t, std::string> names{{group_, options.name}};
+  std::string said = "=";
+  const auto add = [&](const Entry& entry) {
+    said.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+  };
+  add(captured(capture));
+  for (const std::shared_ptr<CommState>& other : others) {
+    if (mine) mine = other->status();
+    names[other->group_] = other->options.name;
+    add(other->captured(capture));
   }
-  const auto all = gather_said("end_capture", said);
+  if (mine && others.size() >= kMostEntries) {
+    mine = Error(ErrorCode::capture, "it has operations of more than " +
+                                         std::to_string(kMostEntries) + " communicators");
+  }
+  const auto all = gather_said("end_capture", mine ? said : "!" + mine.error().message());
   if (!all) return all.error();
-  const auto number_in = [](const std::string& text) { return text.substr(0, text.find(' ')); };
+
+  struct Group {
+    std::size_t first_rank = 0;
+    Entry entry;
+    std::uint64_t found = 0;
+  };
+  std::map<std::uint64_t, Group> groups;
+  const auto name_of = [&](std::uint64_t group) {
+    if (group == group_) return std::string();
+    const auto known = names.find(group);
+    return known == names.end() ? " of another communicator" : " of '" + known->second + "'";
+  };
   for (std::size_t other = 0; other < all->size(); ++other) {
-    const std::string &theirs = (*all)[other], &first = all->front();
+    const std::string& theirs = (*all)[other];
     if (theirs.starts_with('!')) {
       return error(ErrorCode::capture,
                    "the capture failed on rank " + std::to_string(other) +
                        ", so no rank may launch its graph: " + theirs.substr(1));
     }
-    if (theirs != first) {
+    for (std::size_t at = 1; at + sizeof(Entry) <= theirs.size(); at += sizeof(Entry)) {
+      Entry entry;
+      std::memcpy(&entry, theirs.data() + at, sizeof entry);
+      Group& group = groups.try_emplace(entry.group, Group{other, entry}).first->second;
+      ++group.found;
+      if (entry.operations == group.entry.operations && entry.digest == group.entry.digest)
+        continue;
       return error(ErrorCode::capture,
-                   "rank " + std::to_string(other) + " captured other operations (" +
-                       number_in(theirs) + ") than rank 0 (" + number_in(first) +
+                   "rank " + std::to_string(other) + " captured other operations" +
+                       name_of(entry.group) + " (" + std::to_string(entry.operations) +
+                       ") than rank " + std::to_string(group.first_rank) + " (" +
+                       std::to_string(group.entry.operations) +
                        "), and the graphs would wait for each other for ever: capture the same on "
                        "every rank");
     }
+  }
+  for (const auto& [number, group] : groups) {
+    if (group.found == group.entry.ranks) continue;
+    return error(ErrorCode::capture,
+                 std::to_string(group.found) + " of " + std::to_string(group.entry.ranks) +
+                     " ranks have captured operations" + name_of(number) +
+                     ": all of them capture, and a communicator that has all of them ends the "
+                     "capture");
   }
   return {};
 }

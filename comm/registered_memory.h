@@ -22,11 +22,8 @@ namespace weir {
 class CommState;
 
 // Self-synchronised. The communicator's state outlives it.
-// Locks: agreeing_, then those of the communicator, then mutex_.
 class RegisteredMemory {
  public:
-  static constexpr Bytes kMost = 1_TiB * 1024;  // more than any device has
-
   RegisteredMemory(CommState& comm, std::uint64_t number, Bytes segment);
 
   // Makes all segments: on every rank, or on none.
@@ -35,16 +32,9 @@ class RegisteredMemory {
   Result<void*> allocate(Bytes bytes, Stream stream);
   Status fence(void* block, Stream user);
   Status deallocate(void* block);
-  Status verify();
+  void deallocate_all();  // that can be
   Status close();
   RegisteredPoolStatistics statistics() const;
-
-  // The pool is gone, and blocks are live or close() failed: what is here goes with leave().
-  // Returns whether the communicator has left already.
-  bool abandon();
-  // The communicator ends, and its work is done: takes back the registrations, and gives back the
-  // memory of a pool that is gone. Takes no lock of the communicator's.
-  Status leave();
 
   struct Block {
     Bytes bytes;
@@ -74,33 +64,28 @@ class RegisteredMemory {
   };
   struct Segment {
     Address address;
-    RegistrationHandle registration;  // 0: the communicator has left
+    RegistrationHandle registration;
   };
   using Blocks = std::map<Address, Block>;
 
   Result<Segment> make_segment();
-  Result<std::vector<std::string>> agree(const std::string& call, const std::string& mine);
   // The smallest gap between blocks that has room; 0: there is none.
   Address find_room(Bytes bytes) const;
   Result<Blocks::iterator> find(const char* call, const void* block);
   Bytes live_bytes() const;
-  FenceSet all_freed_fences() const;
   Status wait_for(const FenceSet& fences);
-  Status end_segments(std::vector<Segment> segments, bool free);
+  Status end_segments(std::vector<Segment> segments);
   Error error(ErrorCode code, const std::string& what) const;
   Error error(const Error& why, const std::string& call = "") const;
 
   CommState& comm_;
-  const std::uint64_t number_;  // of the communicator's pools, from 1
+  const std::string name_;  // by its number among the communicator's pools, from 1
   const Bytes segment_;
-
-  std::mutex agreeing_;  // one call that ranks agree on at a time
 
   mutable std::mutex mutex_;  // of what follows
   std::vector<Segment> segments_;
   std::vector<Freed> freed_;
   Blocks blocks_;
-  bool left_ = false, abandoned_ = false;
 };
 
 }  // namespace weir

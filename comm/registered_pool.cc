@@ -4,34 +4,34 @@
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
-#include "comm/digest.h"
 #include "comm/registered_memory.h"
 #include "core/base/format.h"
 #include "weir/log.h"
 
 namespace weir {
 
+namespace {
+
+constexpr Bytes kMostSegment = 1_TiB * 1024;  // more than any device has
+
+}  // namespace
+
 RegisteredMemory::RegisteredMemory(CommState& comm, std::uint64_t number, Bytes segment)
-    : comm_(comm), number_(number), segment_(segment) {}
+    : comm_(comm), name_("registered pool " + std::to_string(number)), segment_(segment) {}
 
 Error RegisteredMemory::error(ErrorCode code, const std::string& what) const {
-  return comm_.error(code, "registered pool " + std::to_string(number_) + ": " + what);
+  return comm_.error(code, name_ + ": " + what);
 }
 
 Error RegisteredMemory::error(const Error& why, const std::string& call) const {
   return error(why.code(), call + why.message());
 }
 
-Result<std::vector<std::string>> RegisteredMemory::agree(const std::string& call,
-                                                         const std::string& mine) {
-  return comm_.gather_said(call + " registered pool " + std::to_string(number_), mine);
-}
-
 // Ranks agree twice: on what to make, and on whether all have made it.
 Status RegisteredMemory::make(std::uint64_t segments) {
-  const std::lock_guard agreeing(agreeing_);
-  const auto asked = agree(
-      "creates", std::to_string(segments) + " of " + std::to_string(segment_.count) + " bytes");
+  const auto asked =
+      comm_.gather_said("creates " + name_, std::to_string(segments) + " of " +
+                                                std::to_string(segment_.count) + " bytes");
   if (!asked) return asked.error();
   std::string list;
   for (std::size_t rank = 0; rank < asked->size(); ++rank) {
@@ -53,7 +53,7 @@ Status RegisteredMemory::make(std::uint64_t segments) {
       failed += one.error().message();
     }
   }
-  const auto by_rank = agree("has created", failed);
+  const auto by_rank = comm_.gather_said("has created " + name_, failed);
   Status outcome = by_rank ? Status{} : Status(by_rank.error());
   for (std::size_t rank = 0; outcome && rank < by_rank->size(); ++rank) {
     const std::string& theirs = (*by_rank)[rank];
@@ -63,7 +63,7 @@ Status RegisteredMemory::make(std::uint64_t segments) {
                         ", so no rank keeps one: " + theirs.substr(1));
   }
   if (!outcome) {
-    if (Status gone = end_segments(std::move(made), true); !gone) {
+    if (Status gone = end_segments(std::move(made)); !gone) {
       log(LogLevel::error, gone.error().message());
     }
     return outcome;
@@ -85,7 +85,7 @@ Result<RegisteredMemory::Segment> RegisteredMemory::make_segment() {
 
 Address RegisteredMemory::find_room(Bytes bytes) const {
   Address best;
-  Bytes least = kMost;
+  Bytes least = kMostSegment;
   for (const Segment& segment : segments_) {  // a pool has few buffers, which live long
     const Address end = segment.address + segment_;
     const auto after = blocks_.lower_bound(end);
@@ -113,7 +113,7 @@ Result<void*> RegisteredMemory::allocate(Bytes bytes, Stream stream) {
                      " is being captured, and what a pool gives is not the graph's: allocate "
                      "before the capture begins");
   }
-  if (Status works = comm_.usable(); !works) return std::move(works).error();
+  if (Status works = comm_.status(); !works) return std::move(works).error();
   const std::lock_guard lock(mutex_);
   // Rounding up what does not fit might overflow.
   const Bytes size = bytes <= segment_ ? round_up(bytes, RegisteredPool::kAlignment) : bytes;
@@ -190,6 +190,15 @@ Status RegisteredMemory::deallocate(void* block) {
   return {};
 }
 
+void RegisteredMemory::deallocate_all() {
+  std::vector<void*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [begin, block] : blocks_) all.push_back(begin.pointer());
+  }
+  for (void* const block : all) (void)deallocate(block);
+}
+
 void RegisteredMemory::Block::keep_for(const std::weak_ptr<void>& graph) {
   std::erase_if(graphs, [&](const std::weak_ptr<void>& old) {
     return old.expired() || (!old.owner_before(graph) && !graph.owner_before(old));
@@ -216,36 +225,6 @@ RegisteredPoolStatistics RegisteredMemory::statistics() const {
           .live_bytes = live_bytes()};
 }
 
-// Ranks compare where their blocks are by a digest.
-Status RegisteredMemory::verify() {
-  const std::lock_guard agreeing(agreeing_);
-  std::string mine;
-  {
-    const std::lock_guard lock(mutex_);
-    std::uint64_t all = kDigestStart;
-    for (const Segment& segment : segments_) {  // by offset, the same order on every rank
-      const auto end = blocks_.lower_bound(segment.address + segment_);
-      for (auto at = blocks_.lower_bound(segment.address); at != end; ++at) {
-        const std::uint64_t range[] = {at->first.value - segment.address.value,
-                                       at->second.bytes.count};
-        all = digest(range, all);
-      }
-      all = digest(",", all);
-    }
-    mine = std::to_string(blocks_.size()) + " blocks of " + format(live_bytes()) +
-           ", which lie as in digest " + std::to_string(all);
-  }
-  const auto said = agree("verifies", mine);
-  if (!said) return said.error();
-  for (std::size_t rank = 1; rank < said->size(); ++rank) {
-    if ((*said)[rank] == said->front()) continue;
-    return error(ErrorCode::invalid_argument,
-                 "rank " + std::to_string(rank) + " has " + (*said)[rank] + ", rank 0 " +
-                     said->front() + ": make the same calls in the same order on every rank");
-  }
-  return {};
-}
-
 // Host-waits, on a stream of its own: another may hold more work than this.
 Status RegisteredMemory::wait_for(const FenceSet& fences) {
   if (fences.empty()) return {};
@@ -263,19 +242,16 @@ Status RegisteredMemory::wait_for(const FenceSet& fences) {
 }
 
 // Whatever one refuses, the others are done; a segment that is still registered is kept.
-Status RegisteredMemory::end_segments(std::vector<Segment> segments, bool free) {
+Status RegisteredMemory::end_segments(std::vector<Segment> segments) {
   if (segments.empty()) return {};
   const std::size_t count = segments.size();
-  const std::optional<Status> ended = bounded(
-      comm_.options.host_timeout,
-      [nccl = &comm_.context.nccl, comm = comm_.handle, segments = std::move(segments), free] {
+  const std::optional<Status> ended =
+      bounded(comm_.options.host_timeout, [kept = comm_.owner, nccl = &comm_.context.nccl,
+                                           comm = comm_.handle, segments = std::move(segments)] {
         Status first;
         for (const Segment& segment : segments) {
-          Status status;
-          if (segment.registration.value != 0) {
-            status = nccl->deregister(comm, segment.registration);
-          }
-          if (status && free) status = nccl->free_segment(segment.address);
+          Status status = nccl->deregister(comm, segment.registration);
+          if (status) status = nccl->free_segment(segment.address);
           if (first && !status) first = std::move(status);
         }
         return first;
@@ -287,15 +263,9 @@ Status RegisteredMemory::end_segments(std::vector<Segment> segments, bool free) 
   return *ended ? Status() : Status(error(ended->error()));
 }
 
-FenceSet RegisteredMemory::all_freed_fences() const {
-  FenceSet fences;
-  for (const Freed& freed : freed_) fences.join(freed.fences);
-  return fences;
-}
-
 Status RegisteredMemory::close() {
-  const std::lock_guard agreeing(agreeing_);
   FenceSet fences;
+  std::vector<Segment> segments;
   {
     const std::lock_guard lock(mutex_);
     if (!blocks_.empty()) {
@@ -303,50 +273,16 @@ Status RegisteredMemory::close() {
                                                     " blocks are live, of " + format(live_bytes()) +
                                                     ": deallocate them first");
     }
-    fences = all_freed_fences();
+    for (const Freed& freed : freed_) fences.join(freed.fences);
+    segments = segments_;
   }
   if (Status waited = wait_for(fences); !waited) return waited;
-  std::vector<Segment> segments;
   {
     const std::lock_guard lock(mutex_);
-    segments = std::exchange(segments_, {});
+    segments_.clear();
     freed_.clear();
   }
-  return end_segments(std::move(segments), true);
-}
-
-bool RegisteredMemory::abandon() {
-  const std::lock_guard lock(mutex_);
-  abandoned_ = true;
-  return left_;
-}
-
-Status RegisteredMemory::leave() {
-  std::vector<Segment> segments;
-  FenceSet fences;
-  Status unknown;
-  bool abandoned = false;
-  {
-    const std::lock_guard lock(mutex_);
-    left_ = true;
-    abandoned = abandoned_;
-    segments = segments_;
-    for (Segment& segment : segments_) segment.registration = {};
-    if (abandoned) segments_.clear();
-    fences = all_freed_fences();
-    for (const auto& [address, block] : blocks_) {
-      fences.join(block.fences);
-      if (!abandoned) continue;
-      const Result<Fence> point = comm_.context.heap.take_fence({}, block.stream);
-      if (!point) unknown = point.error();
-      if (point) fences.join(*point);
-    }
-  }
-  if (!abandoned) return end_segments(std::move(segments), false);
-  if (unknown) unknown = wait_for(fences);
-  Status ended = end_segments(std::move(segments), unknown.ok());
-  if (unknown) return ended;
-  return error(unknown.error(), "its memory is kept, since its last use is not known to be over: ");
+  return end_segments(std::move(segments));
 }
 
 RegisteredPool::RegisteredPool(std::shared_ptr<CommState> communicator)
@@ -364,18 +300,16 @@ RegisteredPool& RegisteredPool::operator=(RegisteredPool&& other) noexcept {
 
 RegisteredPool::~RegisteredPool() {
   if (memory_ == nullptr) return;
-  const std::shared_ptr<RegisteredMemory> memory = memory_;
-  const Status closed = close();
+  Status closed = close();
   if (closed) return;
   log(LogLevel::error, closed.error().message());
-  if (!memory->abandon()) return;  // the communicator has it
-  if (const Status gone = memory->leave(); !gone) log(LogLevel::error, gone.error().message());
-  communicator_->remove_memory(memory.get());
+  memory_->deallocate_all();
+  if (close()) return;
+  communicator_->remove_memory(memory_.get());
 }
 
 Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
                                               const RegisteredPoolOptions& options) {
-  if (communicator.state_ == nullptr) return communicator.status().error();
   RegisteredPool pool(communicator.state_);
   CommState& state = *communicator.state_;
   if (options.segment == 0_B) {
@@ -387,42 +321,26 @@ Result<RegisteredPool> RegisteredPool::create(Communicator& communicator,
         ErrorCode::invalid_argument,
         "a registered pool needs at least one segment, not " + std::to_string(options.segments));
   }
-  if (options.segment > RegisteredMemory::kMost) {
+  if (options.segment > kMostSegment) {
     return state.error(ErrorCode::out_of_memory,
                        "a registered pool: no device has segments of " + format(options.segment));
   }
   pool.memory_ = state.add_memory(round_up(options.segment, state.context.device.granularity()));
   const auto segments = static_cast<std::uint64_t>(options.segments);
-  if (Status made = pool.memory_->make(segments); !made) return std::move(made).error();
-  return pool;
+  Status made = pool.memory_->make(segments);
+  if (made) return pool;
+  state.remove_memory(std::exchange(pool.memory_, nullptr).get());
+  return std::move(made).error();
 }
 
 Result<void*> RegisteredPool::allocate(Bytes bytes, Stream stream) {
-  if (memory_ == nullptr) return closed().error();
   return memory_->allocate(bytes, stream);
 }
-Status RegisteredPool::fence(void* block, Stream user) {
-  return memory_ == nullptr ? closed() : memory_->fence(block, user);
-}
-Status RegisteredPool::deallocate(void* block) {
-  return memory_ == nullptr ? closed() : memory_->deallocate(block);
-}
-Status RegisteredPool::verify() { return memory_ == nullptr ? closed() : memory_->verify(); }
-RegisteredPoolStatistics RegisteredPool::statistics() const {
-  return memory_ == nullptr ? RegisteredPoolStatistics{} : memory_->statistics();
-}
-
-Status RegisteredPool::closed() const {
-  if (communicator_ == nullptr) {
-    return Error(ErrorCode::invalid_argument,
-                 "this registered pool was moved away, and can't be used: use the one that it "
-                 "became");
-  }
-  return communicator_->error(ErrorCode::invalid_argument, "the registered pool was closed");
-}
+Status RegisteredPool::fence(void* block, Stream user) { return memory_->fence(block, user); }
+Status RegisteredPool::deallocate(void* block) { return memory_->deallocate(block); }
+RegisteredPoolStatistics RegisteredPool::statistics() const { return memory_->statistics(); }
 
 Status RegisteredPool::close() {
-  if (communicator_ == nullptr) return closed();
   if (memory_ == nullptr) return {};
   if (Status closed = memory_->close(); !closed) return closed;
   communicator_->remove_memory(memory_.get());

@@ -10,155 +10,137 @@
 namespace weir {
 namespace {
 
-// Sends and receives differ from rank to rank, by their nature: of them ranks compare nothing.
-bool is_common(const Operation& operation) {
-  return operation.kind != OperationKind::send && operation.kind != OperationKind::receive;
+// For ranks to compare. Sends and receives differ from rank to rank, by their nature: of them ranks
+// compare nothing. The scalar of a pre-multiplied sum is each rank's own.
+std::uint64_t digest_of(const Operation& operation, std::uint64_t before) {
+  if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
+    return before;
+  }
+  const std::uint64_t words[] = {static_cast<std::uint64_t>(operation.kind),
+                                 operation.count,
+                                 static_cast<std::uint64_t>(operation.type),
+                                 static_cast<std::uint64_t>(operation.reduction.op),
+                                 operation.reduction.premul ? 1u : 0u,
+                                 static_cast<std::uint64_t>(operation.peer)};
+  return digest(words, before);
+}
+
+// Within a capture: later work of `later` runs after what `earlier` holds. A stream that is in no
+// capture joins this one.
+Status order_captured(Device& device, Stream earlier, Stream later, bool joins) {
+  if (!joins) {
+    const Result<std::vector<GraphNode>> tips = device.capture_tips(earlier);
+    return tips ? device.add_capture_dependencies(later, *tips) : Status(tips.error());
+  }
+  const Result<EventHandle> event = device.create_event();
+  if (!event) return event.error();
+  Status ordered = device.record(*event, earlier);
+  if (ordered) ordered = device.wait(later, *event);
+  (void)device.destroy_event(*event);
+  return ordered;
 }
 
 }  // namespace
 
-template <class Visit>
-void CommState::visit_registered(std::span<const Operation> group, Visit visit) const {
-  if (!has_memories_.load(std::memory_order_acquire)) return;  // no lock for each operation
-  const std::lock_guard lock(memories_mutex_);
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories_) {
-    for (const Operation& operation : group) {
-      memory->with_block(operation.send, visit);
-      memory->with_block(operation.receive, visit);
-    }
-  }
-}
-
 Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream stream,
-                                        bool overlap, std::span<const Point> after) {
-  if (Status good = check(group); !good) return std::move(good).error();
+                                        bool overlap) {
   const std::lock_guard calls(calls_);
-  Result<Entered> entered = enter(group.front(), stream, overlap, after);
-  if (!entered) return std::move(entered).error();
-  return leave(group, *entered, enqueue(group, entered->stream));
+  if (Status works = status(); !works) return std::move(works).error();
+  const Result<CaptureInfo> info = context.device.capture_info(stream);
+  if (!info) return info.error();
+  if (Status good = check(group, stream, *info); !good) return std::move(good).error();
+  const Result<Entered> entered = enter(stream, overlap, *info);
+  if (!entered) return entered.error();
+  const Status queued = enqueue(group, entered->stream);
+  return entered->captured == nullptr ? leave_eager(group, *entered, queued)
+                                      : leave_captured(group, *entered, queued);
 }
 
-Status CommState::check(std::span<const Operation> group) const {
+Status CommState::check(std::span<const Operation> group, Stream stream,
+                        const CaptureInfo& info) const {
   for (const Operation& operation : group) {
     if (Status good = operation.check(ranks, rank); !good) {
       return error(good.error().code(), good.error().message());
     }
   }
-  return {};
+  if (info.status == CaptureInfo::Status::none) return {};
+  const std::string what = group.front().describe(ranks) + " on stream " +
+                           std::to_string(stream.id) + ", which is being captured: ";
+  if (info.status == CaptureInfo::Status::invalidated) {
+    return error(ErrorCode::capture, what + "the capture was broken by an earlier call");
+  }
+  if (prepared) return {};
+  return error(ErrorCode::capture,
+               what +
+                   "it is not prepared, and connecting now would break the capture, which is whole "
+                   "still: call prepare() on every rank before the capture begins");
 }
 
-Result<CaptureInfo> CommState::may_use(Stream stream, const Operation* operation) const {
-  Result<CaptureInfo> info = context.device.capture_info(stream);
-  if (!info || info->status == CaptureInfo::Status::none) return info;
-  const std::string what = (operation != nullptr ? operation->describe(ranks) + " on " : "") +
-                           "stream " + std::to_string(stream.id) + ", which is being captured";
-  if (info->status == CaptureInfo::Status::invalidated) {
-    return error(ErrorCode::capture, what + ": the capture was broken by an earlier call");
-  }
-  if (!prepared) {
-    return error(ErrorCode::capture,
-                 what +
-                     ": it is not prepared, and connecting now would break the capture, which "
-                     "is whole still: call prepare() on every rank before the capture begins");
-  }
-  return info;
-}
-
-Result<CaptureInfo> CommState::may_enter(const Operation& first, Stream stream,
-                                         std::span<const Point> after) const {
-  if (Status works = usable(); !works) return std::move(works).error();
-  Result<CaptureInfo> info = may_use(stream, &first);
-  for (const Point& point : after) {
-    if (!info || point.capture == info->id) continue;
-    const auto say = [](std::uint64_t capture) {
-      return capture == 0 ? std::string("in no capture") : "in capture " + std::to_string(capture);
-    };
-    return error(ErrorCode::capture,
-                 "stream " + std::to_string(stream.id) + " is " + say(info->id) +
-                     ", and may not wait for work that was queued " + say(point.capture));
-  }
-  return info;
-}
-
-Result<CommState::Entered> CommState::enter(const Operation& first, Stream stream, bool overlap,
-                                            std::span<const Point> after) {
-  const Result<CaptureInfo> info = may_enter(first, stream, after);
-  if (!info) return info.error();
-  Entered entered{.stream = stream, .overlap = overlap};
-  if (info->status != CaptureInfo::Status::none) {
-    const Result<CommStream*> joined = join_capture(stream, info->id);
+Result<CommState::Entered> CommState::enter(Stream stream, bool overlap, const CaptureInfo& info) {
+  Entered entered{.stream = stream, .capture = info.id, .overlap = overlap};
+  if (info.status != CaptureInfo::Status::none) {
+    const Result<Captured*> joined = join_capture(stream, info.id);
     if (!joined) return joined.error();
     entered.captured = *joined;
   }
   if (overlap) {
-    const Result<Stream> forked = fork(stream, entered.captured);
+    const Result<Stream> forked = fork(stream, entered);
     if (!forked) return forked.error();
     entered.stream = *forked;
-  }
-  for (const Point& point : after) {
-    if (Status waits = wait(entered.stream, point); !waits) return std::move(waits).error();
   }
   return entered;
 }
 
-Result<CommState::Point> CommState::leave(std::span<const Operation> group, const Entered& entered,
-                                          const Status& queued) {
-  return entered.captured == nullptr ? leave_eager(group, entered, queued)
-                                     : leave_captured(group, entered, queued);
+// The first time, the capture is told to hold the communicator: it makes the Graph of a
+// CaptureScope, or, where the program ends the capture by itself, a graph of the driver's.
+Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
+  if (Captured* const known = captures_.find(id)) return known;
+  const auto in_graph = std::make_shared<InGraph>(graphs);
+  Captured* const captured = &captures_.add(id, in_graph);
+  const Result<bool> scoped = context.heap.attach(
+      stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
+  Status held = scoped ? Status() : Status(scoped.error());
+  if (held && !*scoped) held = context.device.retain(stream, in_graph);
+  if (held) return captured;
+  captures_.remove(id);
+  return error(held.error().code(), held.error().message());
 }
 
-Result<CommState::Point> CommState::take_point(Stream stream) {
-  const std::lock_guard calls(calls_);
-  const Result<CaptureInfo> info = may_use(stream, nullptr);
-  if (!info) return info.error();
-  if (info->status == CaptureInfo::Status::none) {
-    const Result<Fence> fence = context.heap.take_fence({}, stream);
-    if (!fence) return fence.error();
-    return Point{.fence = *fence};
+// The communication stream, behind what `stream` holds. In a capture it is part of that then, and
+// the end of a CaptureScope joins it.
+Result<Stream> CommState::fork(Stream stream, const Entered& entered) {
+  if (entered.captured == nullptr) {
+    const Result<Stream> comm_stream = captures_.eager_stream();
+    if (!comm_stream) return comm_stream;
+    const Status waits = context.heap.order(stream, *comm_stream);
+    return waits ? comm_stream : waits.error();
   }
-  const Result<CommStream*> joined = join_capture(stream, info->id);
-  if (!joined) return joined.error();
-  const Result<EventHandle> event = record_captured(**joined, stream);
-  if (!event) return event.error();
-  return Point{.capture = info->id, .event = *event};
+  Stream& forked = entered.captured->forked;
+  if (forked.id == 0) {
+    const Result<Stream> made = captures_.stream_to_fork();
+    if (!made) return made;
+    const Result<bool> scoped = context.heap.attach(stream, {*made, nullptr});
+    if (!scoped) return error(scoped.error().code(), scoped.error().message());
+    forked = *made;
+  }
+  const Result<CaptureInfo> its = context.device.capture_info(forked);
+  if (!its) return its.error();
+  const Status ordered =
+      order_captured(context.device, stream, forked, /*joins=*/its->id != entered.capture);
+  return ordered ? Result<Stream>(forked) : ordered.error();
 }
 
-Status CommState::wait(Stream stream, const Point& point) {
-  const Result<CaptureInfo> info = context.device.capture_info(stream);
-  if (!info) return info.error();
-  const bool capturing = info->status != CaptureInfo::Status::none;
-  const auto refused = [&](const std::string& why) {
-    return error(ErrorCode::capture,
-                 "stream " + std::to_string(stream.id) + " may not wait: " + why);
-  };
-  if (point.capture == 0 && capturing) {
-    return refused(
-        "the work was eager, and the stream is being captured: wait before the capture begins");
+Status CommState::enqueue(std::span<const Operation> group, Stream stream) {
+  const auto nccl_call = lock_nccl();
+  if (Status works = status(); !works) return works;  // it may have ended since the caller asked
+  if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), stream);
+  if (Status started = context.nccl.group_start(); !started) return started;
+  Status first;
+  for (const Operation& operation : group) {
+    if (first) first = context.nccl.enqueue(handle, operation, stream);
   }
-  if (point.fence) return context.heap.wait(stream, *point.fence);
-  // Where it is the caller's, an eager point's stream may be captured since.
-  if (point.capture == 0) {
-    const Result<CaptureInfo::Status> status = context.device.capture_status(point.stream);
-    if (!status) return status.error();
-    if (*status != CaptureInfo::Status::none) {
-      return refused("stream " + std::to_string(point.stream.id) +
-                     ", which has the work, is being captured: wait before the capture begins, or "
-                     "after its end");
-    }
-  } else if (point.stream.id != 0) {
-    const Result<CaptureInfo> its = context.device.capture_info(point.stream);
-    if (!its) return its.error();
-    if (its->id != point.capture) {
-      return refused(
-          "the capture that the work is part of is over: order other work after the launch of its "
-          "graph");
-    }
-  }
-  if (point.capture == 0) return context.heap.order(point.stream, stream);
-  if (capturing && info->id != point.capture) {
-    return refused("it is being captured into another graph than the work");
-  }
-  return context.device.wait(stream, point.event);
+  Status ended = context.nccl.group_end();  // a group that was begun is ended, whatever happened
+  return first ? std::move(ended) : std::move(first);
 }
 
 // Whatever came of it, a part of the group may run: what it uses is fenced.
@@ -172,10 +154,16 @@ Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> gr
   std::sort(used_.begin(), used_.end());  // pointers into one block stand side by side
   Result<std::optional<Fence>> done =
       context.heap.fence_use(used_, entered.stream, /*exact=*/entered.overlap);
-  visit_registered(group, [&](RegisteredMemory::Block& block) {
-    if (entered.captured != nullptr) block.keep_for(entered.captured->graph);
-    if (done && *done) block.fences.join(**done);
-  });
+  if (!has_memories_.load(std::memory_order_acquire)) return done;  // no lock for each operation
+  const std::lock_guard lock(memories_mutex_);
+  for (const std::shared_ptr<RegisteredMemory>& memory : memories_) {
+    for (const void* const pointer : used_) {
+      memory->with_block(pointer, [&](RegisteredMemory::Block& block) {
+        if (entered.captured != nullptr) block.keep_for(entered.captured->graph);
+        if (done && *done) block.fences.join(**done);
+      });
+    }
+  }
   return done;
 }
 
@@ -192,95 +180,51 @@ Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group
 
 Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
                                                    const Entered& entered, const Status& queued) {
-  CommStream& comm_stream = *entered.captured;
   const Result<std::optional<Fence>> fenced = fence_used(group, entered);
   if (!queued) {
     fail(queued.error());
     return status().error();
   }
   for (const Operation& operation : group) {
-    ++comm_stream.operations;
-    if (!is_common(operation)) continue;
-    // Its size to the byte, which a description rounds.
-    comm_stream.digest =
-        digest(operation.describe(ranks) + std::to_string(operation.count), comm_stream.digest);
+    ++entered.captured->operations;
+    entered.captured->digest = digest_of(operation, entered.captured->digest);
   }
   if (!fenced) return error(fenced.error().code(), fenced.error().message());
-  const Result<EventHandle> done = record_captured(comm_stream, entered.stream);
-  if (!done) return done.error();
-  return Point{.capture = comm_stream.capture, .event = *done, .stream = entered.stream};
+  Result<std::vector<GraphNode>> nodes = context.device.capture_tips(entered.stream);
+  if (!nodes) return std::move(nodes).error();
+  return Point{.stream = entered.stream, .capture = entered.capture, .nodes = *std::move(nodes)};
 }
 
-// The first time, the capture is told to hold the communicator: it makes the Graph of a
-// CaptureScope, or, where the program ends the capture by itself, a graph of the driver's.
-Result<CommStream*> CommState::join_capture(Stream stream, std::uint64_t id) {
-  const bool is_new = comm_streams_.find(id) == nullptr;
-  Result<CommStream*> captured = comm_streams_.of_capture(id);
-  if (!captured || !is_new) return captured;
-  const auto in_graph = std::make_shared<InGraph>(graphs);
-  const Result<bool> scoped = context.heap.attach(
-      stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
-  Status held = scoped ? Status() : Status(scoped.error());
-  if (held && !*scoped) held = context.device.retain(stream, in_graph);
-  if (held) {
-    (*captured)->graph = in_graph;
-    return captured;
-  }
-  (*captured)->capture = 0;
-  return error(held.error().code(), held.error().message());
-}
-
-// The communication stream, behind what `stream` holds. In a capture it is part of that then, and
-// the end of a CaptureScope joins it.
-Result<Stream> CommState::fork(Stream stream, CommStream* captured) {
-  if (captured == nullptr) {
-    const Result<CommStream*> comm_stream = comm_streams_.eager();
-    if (!comm_stream) return comm_stream.error();
-    Status waits = context.heap.order(stream, (*comm_stream)->stream);
-    if (!waits) return std::move(waits).error();
-    return (*comm_stream)->stream;
-  }
-  if (!captured->forked) {
-    if (Status given = comm_streams_.give_stream(*captured); !given) {
-      return std::move(given).error();
+Status CommState::wait(Stream stream, const Point& point) {
+  const Result<CaptureInfo> info = context.device.capture_info(stream);
+  if (!info) return info.error();
+  const auto refused = [&](const std::string& why) {
+    return error(ErrorCode::capture,
+                 "stream " + std::to_string(stream.id) + " may not wait: " + why);
+  };
+  if (point.capture == 0) {
+    if (info->status != CaptureInfo::Status::none) {
+      return refused(
+          "the work was eager, and the stream is being captured: wait before the capture begins");
     }
-    const Result<bool> scoped = context.heap.attach(stream, {captured->stream, nullptr});
-    captured->forked = scoped.ok();
-    if (!scoped) return error(scoped.error().code(), scoped.error().message());
+    return point.fence ? context.heap.wait(stream, *point.fence)
+                       : context.heap.order(point.stream, stream);
   }
-  const Result<EventHandle> ready = record_captured(*captured, stream);
-  if (!ready) return ready.error();
-  if (Status waits = context.device.wait(captured->stream, *ready); !waits) {
-    return std::move(waits).error();
+  if (info->id == point.capture) {
+    if (stream == point.stream) return {};
+    return context.device.add_capture_dependencies(stream, point.nodes);
   }
-  return captured->stream;
-}
-
-// An event of the capture, behind what `stream` holds of it.
-Result<EventHandle> CommState::record_captured(CommStream& captured, Stream stream) {
-  Result<EventHandle> event = comm_streams_.event_of(captured);
-  if (!event) return event;
-  if (Status recorded = context.device.record(*event, stream); !recorded) {
-    return std::move(recorded).error();
+  const Result<CaptureInfo> its = context.device.capture_info(point.stream);
+  if (!its) return its.error();
+  if (its->id != point.capture) {
+    return refused(
+        "the capture that the work is part of is over: order other work after the launch of its "
+        "graph");
   }
-  return event;
-}
-
-Status CommState::enqueue(std::span<const Operation> group, Stream stream) {
-  const auto nccl_call = lock_nccl();
-  if (Status works = usable(); !works) return works;  // it may have ended since the caller asked
-  if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), stream);
-  if (Status started = context.nccl.group_start(); !started) return started;
-  Status first = note(group, stream);
-  Status ended = context.nccl.group_end();  // a group that was begun is ended, whatever happened
-  return first ? std::move(ended) : std::move(first);
-}
-
-Status CommState::note(std::span<const Operation> group, Stream stream) {
-  for (const Operation& operation : group) {
-    if (Status noted = context.nccl.enqueue(handle, operation, stream); !noted) return noted;
+  if (info->status != CaptureInfo::Status::none) {
+    return refused("it is being captured into another graph than the work");
   }
-  return {};
+  return order_captured(context.device, point.stream, stream, /*joins=*/true);
 }
 
 }  // namespace weir

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/watchdog.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace weir {
@@ -19,13 +18,6 @@ std::string seconds(Nanoseconds time) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
-Watchdog::~Watchdog() {
-  for (Line* const line : {&operations_, &launches_}) {
-    for (const Mark& mark : line->marks) line->idle.push_back(mark.event);
-    for (const EventHandle event : line->idle) (void)device_.destroy_event(event);
-  }
-}
-
 Status Watchdog::queued(std::span<const Operation> group, Stream stream) {
   const std::lock_guard lock(mutex_);
   for (const Operation& operation : group) latest_[operations_.queued++ % kNamed] = operation;
@@ -38,13 +30,12 @@ Status Watchdog::launched(Stream stream) {
   return mark(launches_, stream);
 }
 
+// Marks of a queue that grows stand for one piece each, later ones for more; the last stands for
+// all that finds no room.
 Status Watchdog::mark(Line& line, Stream stream) {
-  if (line.marks.empty()) line.stride = 1;
-  const auto last_is_whole = [&] {
-    return line.marks.size() < 2 || line.marks.back().pieces >= line.stride;
-  };
-  if (line.marks.size() == kMost && last_is_whole()) thin(line);
-  const bool is_new = last_is_whole();
+  const std::size_t marks = line.marks.size();
+  const bool is_new = marks == 0 || (marks < kMost && line.marks.back().pieces >=
+                                                          kPieces[marks * kPieces.size() / kMost]);
   if (is_new && line.idle.empty()) {
     Result<EventHandle> event = device_.create_event();
     if (!event) return std::move(event).error();
@@ -52,11 +43,10 @@ Status Watchdog::mark(Line& line, Stream stream) {
   }
   const EventHandle event = is_new ? line.idle.back() : line.marks.back().event;
   if (Status recorded = device_.record(event, stream); !recorded) return recorded;
-  if (line.marks.empty()) line.since = device_.now();
+  if (marks == 0) line.since = device_.now();
   if (is_new) {
     line.idle.pop_back();
     line.marks.push_back({.event = event, .count = line.queued});
-    line.most = std::max(line.most, line.marks.size());
   } else {
     line.marks.back().count = line.queued;
     ++line.marks.back().pieces;
@@ -64,23 +54,8 @@ Status Watchdog::mark(Line& line, Stream stream) {
   return {};
 }
 
-// Every second mark goes, and the one behind it stands for both.
-void Watchdog::thin(Line& line) {
-  const std::deque<Mark> all = std::exchange(line.marks, {});
-  line.marks.push_back(all.front());
-  for (std::size_t i = 1; i < all.size(); i += 2) {
-    line.marks.push_back(all[i]);
-    if (i + 1 == all.size()) break;
-    line.idle.push_back(all[i].event);
-    line.marks.back() = all[i + 1];
-    line.marks.back().pieces += all[i].pieces;
-  }
-  line.stride *= 2;
-}
-
 Status Watchdog::poll() {
   const std::lock_guard polling(polling_);
-  for (Line* const line : {&operations_, &launches_}) destroy_idle(*line);
   Result<std::optional<Mark>> late = first_late(operations_);
   if (!late) return std::move(late).error();
   if (*late) {
@@ -100,17 +75,6 @@ Status Watchdog::poll() {
   return Error(ErrorCode::device, "launch " + std::to_string(launches_.done + 1) +
                                       " of a graph has not ended in " +
                                       seconds(device_.now() - launches_.since) + kRemedy);
-}
-
-// After a burst the events go little by little. What the driver will not destroy stays.
-void Watchdog::destroy_idle(Line& line) {
-  const std::lock_guard lock(mutex_);
-  const std::size_t wanted = std::exchange(line.most, line.marks.size()) + kIdle;
-  for (std::size_t i = 0; i < kDestroyed && !line.idle.empty(); ++i) {
-    if (line.idle.size() + line.marks.size() <= wanted) return;
-    if (!device_.destroy_event(line.idle.back())) return;
-    line.idle.pop_back();
-  }
 }
 
 // Passes over what has ended.
@@ -158,6 +122,20 @@ std::string Watchdog::first_open_locked() const {
   std::string what = "operation " + std::to_string(done + 1);
   if (operations_.queued - done <= kNamed) what += ", " + latest_[done % kNamed].describe(ranks_);
   return what;
+}
+
+Status Watchdog::close() {
+  const std::lock_guard polling(polling_);
+  const std::lock_guard lock(mutex_);
+  Status first;
+  for (Line* const line : {&operations_, &launches_}) {
+    for (const Mark& mark : std::exchange(line->marks, {})) line->idle.push_back(mark.event);
+    for (const EventHandle event : std::exchange(line->idle, {})) {
+      Status destroyed = device_.destroy_event(event);
+      if (first && !destroyed) first = std::move(destroyed);
+    }
+  }
+  return first;
 }
 
 }  // namespace weir

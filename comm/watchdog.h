@@ -34,7 +34,6 @@ class Watchdog {
  public:
   Watchdog(Device& device, Nanoseconds timeout, int ranks)
       : device_(device), timeout_(timeout), ranks_(ranks) {}
-  ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
@@ -50,6 +49,9 @@ class Watchdog {
   Status synchronize();
   // The first eager operation that was not seen to end, by number and kind; empty: there is none.
   std::string first_open();
+  // Destroys all events: the device may go afterwards. Nothing is queued any more. Returns the
+  // first error.
+  Status close();
 
  private:
   // An event behind what is counted up to `count`: the last `pieces` groups, or launches, since the
@@ -62,25 +64,17 @@ class Watchdog {
   // Work that ends in the order in which it was queued.
   struct Line {
     std::uint64_t queued = 0, done = 0;
-    // The first stays as it is while poll() may be asking about it.
-    std::deque<Mark> marks;
-    std::int64_t stride = 1;  // pieces that a mark stands for
-    std::vector<EventHandle> idle;
-    std::size_t most = 0;  // marks at a time since the last poll
-    Nanoseconds since;     // from when the first mark is timed
+    std::deque<Mark> marks;         // only poll() and close() take the first away
+    std::vector<EventHandle> idle;  // as many as there ever were marks at a time, less those
+    Nanoseconds since;              // from when the first mark is timed
   };
   static constexpr std::size_t kMost = 1024;
-  // Of the events that the marks since the last poll did not need, a poll leaves so many in any
-  // case, and destroys so many of the others.
-  static constexpr std::size_t kIdle = 16, kDestroyed = 16;
-  // As many operations are named by what they were.
-  static constexpr std::size_t kNamed = 256;
+  static constexpr std::array<std::int64_t, 4> kPieces{1, 1, 2, 8};  // of a mark, by how full it is
+  static constexpr std::size_t kNamed = 256;  // operations that are named by what they were
 
   std::string first_open_locked() const;
   Status mark(Line& line, Stream stream);
-  static void thin(Line& line);
   Result<std::optional<Mark>> first_late(Line& line);
-  void destroy_idle(Line& line);
 
   Device& device_;
   const Nanoseconds timeout_;

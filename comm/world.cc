@@ -49,13 +49,13 @@ Result<Communicator> Communicator::world(Allocator& allocator, const Communicato
       if (!loaded) return std::move(loaded).error();
       kept->nccl = *std::move(loaded);
     }
-    const Result<UniqueId> id = rendezvous(*kept->nccl, launch, environment, options.host_timeout);
-    if (!id) return id.error();
-    Result<Communicator> made = create({*kept->nccl, device, allocator.heap(*number)}, *id,
-                                       launch.ranks, launch.rank, options);
-    finish_rendezvous(launch);
+    const Result<UniqueId> id = rendezvous(*kept->nccl, launch, environment);
+    Result<Communicator> made =
+        id ? create_owned(kept, {*kept->nccl, device, allocator.heap(*number)}, *id, launch.ranks,
+                          launch.rank, options)
+           : Result<Communicator>(id.error());
+    finish_rendezvous(launch, environment);
     if (!made) return made;
-    made->state_->keep(kept);
     if (Status ready = made->prepare(); !ready) return std::move(ready).error();
     return made;
   } catch (const Exception& failed) {

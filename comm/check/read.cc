@@ -13,9 +13,9 @@
 #include <filesystem>
 #include <sstream>
 
-#include "comm/launch/launchers.h"
 #include "comm/numbers.h"
 #include "weir/comm/check.h"
+#include "weir/comm/launch.h"
 
 namespace weir {
 namespace {
@@ -104,20 +104,10 @@ std::vector<RdmaPort> read_rdma(const Tree& tree, std::vector<Unread>& unread) {
 
 // The variables that matter to NCCL, and those that give a process its rank.
 bool is_relevant(std::string_view name) {
-  constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS",
-                                          "CUDA_LAUNCH_BLOCKING",
-                                          "CUDA_MODULE_LOADING",
-                                          "CUDA_VISIBLE_DEVICES",
-                                          "MASTER_ADDR",
-                                          "MASTER_PORT",
-                                          "WEIR_MEET",
+  constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
+                                          "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
                                           "WEIR_NCCL_LIBRARY"};
-  const auto is_launchers = [&](const Launcher& launcher) {
-    return name == launcher.rank || name == launcher.ranks || name == launcher.local_rank ||
-           name == launcher.local_ranks;
-  };
-  return name.starts_with("NCCL_") ||
-         std::any_of(kLaunchers.begin(), kLaunchers.end(), is_launchers) ||
+  return name.starts_with("NCCL_") || is_of_a_launch(name) ||
          std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
 }
 

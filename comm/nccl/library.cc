@@ -81,10 +81,6 @@ Result<NcclLibrary> load() {
   if (nccl.name == nullptr) return unavailable(path + " lacks " #name);
   WEIR_NCCL_CALLS(WEIR_NCCL_LOAD)
 #undef WEIR_NCCL_LOAD
-  nccl.ncclCommSuspend =
-      reinterpret_cast<decltype(nccl.ncclCommSuspend)>(dlsym(library, "ncclCommSuspend"));
-  nccl.ncclCommResume =
-      reinterpret_cast<decltype(nccl.ncclCommResume)>(dlsym(library, "ncclCommResume"));
   return nccl;
 }
 
@@ -125,11 +121,6 @@ Result<const NcclLibrary*> NcclLibrary::get() {
   static const Result<NcclLibrary> library = load();
   if (!library) return library.error();
   return &*library;
-}
-
-Error NcclLibrary::lacks(const std::string& call, const std::string& since) const {
-  return {ErrorCode::unavailable, "NCCL " + nccl_version_text(version) + " has no " + call +
-                                      ": install NCCL " + since + " or later"};
 }
 
 Status NcclLibrary::check(std::string_view call, ncclResult_t result, ncclComm_t comm) const {

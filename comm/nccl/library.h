@@ -16,7 +16,7 @@ namespace weir {
 // clang-format off
 #define WEIR_NCCL_CALLS(X)                                                               \
   X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId)         \
-  X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommShrink) X(ncclCommDestroy)        \
+  X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommDestroy)                          \
   X(ncclCommAbort) X(ncclCommRevoke) X(ncclCommGetAsyncError) X(ncclCommCount)           \
   X(ncclCommUserRank) X(ncclCommRegister) X(ncclCommDeregister) X(ncclMemAlloc)          \
   X(ncclMemFree) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclAllGather)     \
@@ -29,11 +29,6 @@ struct NcclLibrary {
 #define WEIR_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
   WEIR_NCCL_CALLS(WEIR_NCCL_MEMBER)
 #undef WEIR_NCCL_MEMBER
-  // Of newer versions than the header that this is built with; null: this one has none.
-  ncclResult_t (*ncclCommSuspend)(ncclComm_t comm, int flags) = nullptr;  // from 2.29.7 on
-  ncclResult_t (*ncclCommResume)(ncclComm_t comm) = nullptr;
-  static constexpr int kSuspendMemory = 0x01;  // NCCL_SUSPEND_MEM, the one flag
-
   int version = 0;                // 22809
   bool connects_at_once = false;  // see connects_at_once()
 
@@ -46,8 +41,6 @@ struct NcclLibrary {
   ncclResult_t call(const Operation& operation, ncclRedOp_t op, ncclComm_t comm,
                     cudaStream_t stream) const;
 
-  // The error of a call that this version does not have.
-  Error lacks(const std::string& call, const std::string& since) const;
   // `comm` may be null: the last words are then the process's.
   Status check(std::string_view call, ncclResult_t result, ncclComm_t comm = nullptr) const;
 };

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -31,10 +33,18 @@ Result<CommHandle> handle_of(const Result<ncclComm_t>& made) {
   return CommHandle{Address::of(*made).value};
 }
 
+// NCCL keeps the pointer as long as the communicator.
+const char* lasting(const std::string& name) {
+  static std::mutex mutex;
+  static std::set<std::string>& names = *new std::set<std::string>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  return names.insert(name).first->c_str();
+}
+
 ncclConfig_t config_of(const CommConfig& config) {
   ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
   made.blocking = 1;
-  made.commName = config.name.c_str();
+  made.commName = lasting(config.name);
   if (config.max_ctas) made.maxCTAs = *config.max_ctas;
   return made;
 }
@@ -87,15 +97,6 @@ class LoadedNccl final : public Nccl {
                                  &with);
     }));
   }
-  Result<CommHandle> shrink(CommHandle comm, std::span<const int> excluded, bool abort,
-                            const CommConfig& config) override {
-    ncclConfig_t with = config_of(config);
-    std::vector<int> gone(excluded.begin(), excluded.end());
-    return handle_of(make<ncclComm_t>("ncclCommShrink", comm_of(comm), [&](ncclComm_t* made) {
-      return nccl_.ncclCommShrink(comm_of(comm), gone.data(), static_cast<int>(gone.size()), made,
-                                  &with, abort ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT);
-    }));
-  }
 
   Status destroy(CommHandle comm) override {
     return checked("ncclCommDestroy", nullptr,
@@ -107,19 +108,6 @@ class LoadedNccl final : public Nccl {
   Status revoke(CommHandle comm) override {
     return checked("ncclCommRevoke", comm_of(comm),
                    [&] { return nccl_.ncclCommRevoke(comm_of(comm), NCCL_REVOKE_DEFAULT); });
-  }
-  Status suspend(CommHandle comm) override {
-    if (nccl_.ncclCommSuspend == nullptr || nccl_.ncclCommResume == nullptr) {
-      return nccl_.lacks("ncclCommSuspend", "2.29.7");
-    }
-    return checked("ncclCommSuspend", comm_of(comm), [&] {
-      return nccl_.ncclCommSuspend(comm_of(comm), NcclLibrary::kSuspendMemory);
-    });
-  }
-  Status resume(CommHandle comm) override {
-    if (nccl_.ncclCommResume == nullptr) return nccl_.lacks("ncclCommResume", "2.29.7");
-    return checked("ncclCommResume", comm_of(comm),
-                   [&] { return nccl_.ncclCommResume(comm_of(comm)); });
   }
   // Reads memory only: no context is needed, and no capture knows of it.
   Status async_error(CommHandle comm) override {
@@ -198,12 +186,6 @@ class LoadedNccl final : public Nccl {
   Status destroy_stream(Stream stream) override {
     const cuda::ContextScope context(driver_, context_);
     return driver_.check("cuStreamDestroy", driver_.cuStreamDestroy(driver_stream(stream)));
-  }
-  Status copy(void* to, const void* from, Bytes bytes, Stream stream) override {
-    const cuda::ContextScope context(driver_, context_);
-    return driver_.check("cuMemcpyDtoDAsync",
-                         driver_.cuMemcpyDtoDAsync(Address::of(to).value, Address::of(from).value,
-                                                   bytes.count, driver_stream(stream)));
   }
 
   Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -51,7 +52,6 @@ class SimNccl final : public Nccl {
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& config) override {
     if (fails(NcclCall::split)) return refused("split", "made to fail");
     Mine& parent = at(comm);
-    if (parent.suspended) return refused("split", "the communicator is suspended");
     const std::string where = next_rendezvous(parent, "split");
     const auto all = world_->rendezvous(where, parent.part->rank, parent.part->comm->size,
                                         std::to_string(color) + " " + std::to_string(key),
@@ -70,30 +70,8 @@ class SimNccl final : public Nccl {
                 static_cast<int>(mine - members.begin()), config.name);
   }
 
-  Result<CommHandle> shrink(CommHandle comm, std::span<const int> excluded, bool abort,
-                            const CommConfig& config) override {
-    Mine& parent = at(comm);
-    if (has_ended(parent) && !abort) return refused("shrink", "the communicator was aborted");
-    if (abort) parent.part->end(*world_);
-    const std::set<int> gone(excluded.begin(), excluded.end());
-    const int left = parent.part->comm->size - static_cast<int>(gone.size());
-    int rank = 0;
-    for (int each = 0; each < parent.part->rank; ++each) rank += gone.contains(each) ? 0 : 1;
-    const std::string where = next_rendezvous(parent, "shrink");
-    const auto all = world_->rendezvous(where, rank, left, "", world_->options.host_timeout);
-    if (!all) return refused("shrink", all.error().message());
-    return join(where, left, rank, config.name);
-  }
-
   Status destroy(CommHandle comm) override {
     if (fails(NcclCall::destroy)) return refused("destroy", "made to fail");
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = comms_.find(comm.value);
-      if (found != comms_.end() && found->second->suspended && !has_ended(*found->second)) {
-        return refused("destroy", "the communicator is suspended");
-      }
-    }
     for (const std::shared_ptr<SimLine>& line : lines(comm)) {
       const Status ended = line->await_all();
       if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
@@ -113,16 +91,6 @@ class SimNccl final : public Nccl {
     return refused("ncclCommGetAsyncError", error);
   }
 
-  Status suspend(CommHandle comm) override {
-    if (!world_->options.suspends) {
-      return Error(ErrorCode::unavailable, "this simulated NCCL has no ncclCommSuspend");
-    }
-    return all_turn(at(comm), NcclCall::suspend, "suspend", true);
-  }
-  Status resume(CommHandle comm) override {
-    return all_turn(at(comm), NcclCall::resume, "resume", false);
-  }
-
   Result<int> size(CommHandle comm) override { return at(comm).part->comm->size; }
   Result<int> rank(CommHandle comm) override { return at(comm).part->rank; }
 
@@ -130,23 +98,35 @@ class SimNccl final : public Nccl {
     if (fails(NcclCall::enqueue)) return refused("enqueue", "made to fail");
     Mine& mine = at(comm);
     if (has_ended(mine)) return refused("enqueue", "the communicator was aborted");
-    if (mine.suspended) return refused("enqueue", "the communicator is suspended");
-    if (groups_ != 0) {
-      grouped_.push_back({comm, operation, stream});
-      return {};
+    const Status good = operation.check(mine.part->comm->size, mine.part->rank);
+    if (!good) return refused("enqueue", good.error().message());
+    {
+      const std::lock_guard lock(mutex_);
+      const auto group = groups_.find(std::this_thread::get_id());
+      if (group != groups_.end()) {
+        group->second.operations.push_back({comm, operation, stream});
+        return {};
+      }
     }
     return run(mine, operation, stream);
   }
   Status group_start() override {
-    ++groups_;
+    const std::lock_guard lock(mutex_);
+    ++groups_[std::this_thread::get_id()].depth;
     return {};
   }
   Status group_end() override {
-    if (groups_ == 0) return refused("group_end", "there is no group");
-    if (--groups_ != 0) return {};
-    const std::vector<Grouped> grouped = std::exchange(grouped_, {});
+    std::vector<Grouped> operations;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto group = groups_.find(std::this_thread::get_id());
+      if (group == groups_.end()) return refused("group_end", "there is no group");
+      if (--group->second.depth != 0) return {};
+      operations = std::move(group->second.operations);
+      groups_.erase(group);
+    }
     if (fails(NcclCall::group_end)) return refused("group_end", "made to fail");
-    for (const Grouped& each : grouped) {
+    for (const Grouped& each : operations) {
       if (Status status = run(at(each.comm), each.operation, each.stream); !status) return status;
     }
     return {};
@@ -227,17 +207,12 @@ class SimNccl final : public Nccl {
     if (destroyed) count(&SimWorld::State::live_streams, -1);
     return destroyed;
   }
-  Status copy(void* to, const void* from, Bytes bytes, Stream stream) override {
-    const Access accesses[] = {Reads(from, bytes), Writes(to, bytes)};
-    return device_.launch(stream, accesses, kernel_time(bytes));
-  }
 
   Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,
                                                               std::span<const std::byte> mine,
                                                               Nanoseconds timeout) override {
     Mine& of = at(comm);
     if (has_ended(of)) return refused("host_all_gather", "the communicator was aborted");
-    if (of.suspended) return refused("host_all_gather", "the communicator is suspended");
     const auto all = world_->rendezvous(
         next_rendezvous(of, "host_all_gather"), of.part->rank, of.part->comm->size,
         std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
@@ -257,14 +232,17 @@ class SimNccl final : public Nccl {
     std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
     std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
     std::uint64_t rendezvous_count = 0;
-    bool connected = false;  // rings and trees
-    bool suspended = false;
+    bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
   };
   struct Grouped {
     CommHandle comm;
     Operation operation;
     Stream stream;
+  };
+  struct Group {  // of one thread, as NCCL's
+    int depth = 0;
+    std::vector<Grouped> operations;
   };
   struct Segment {
     Bytes bytes;
@@ -293,18 +271,6 @@ class SimNccl final : public Nccl {
     return world_->options.latency + Nanoseconds{static_cast<std::int64_t>(moved)};
   }
 
-  // All ranks of a communicator suspend or resume it.
-  Status all_turn(Mine& of, NcclCall call, const std::string& name, bool suspended) {
-    if (fails(call)) return refused(name, "made to fail");
-    if (has_ended(of)) return refused(name, "the communicator was aborted");
-    if (of.suspended == suspended) return refused(name, "it is so already");
-    const auto all = world_->rendezvous(next_rendezvous(of, name), of.part->rank,
-                                        of.part->comm->size, "", world_->options.host_timeout);
-    if (!all) return refused(name, all.error().message());
-    of.suspended = suspended;
-    count(&SimWorld::State::suspended_communicators, suspended ? 1 : -1);
-    return {};
-  }
   bool has_ended(const Mine& of) const { return of.part->has_ended(*world_); }
   std::vector<std::shared_ptr<SimLine>> lines(CommHandle comm) {
     const std::lock_guard lock(mutex_);
@@ -355,7 +321,6 @@ class SimNccl final : public Nccl {
       comms_.erase(found);
     }
     gone->part->end(*world_);
-    if (gone->suspended) count(&SimWorld::State::suspended_communicators, -1);
     count(&SimWorld::State::live_communicators, -1);
     return {};
   }
@@ -388,7 +353,9 @@ class SimNccl final : public Nccl {
     const std::string list = "communicator " + std::to_string(mine.part->comm->id) +
                              (captured ? ", captured" : "") +
                              (party.list.empty() ? "" : ", " + party.list);
-    const std::string what = party.list.empty() ? operation.describe(mine.part->comm->size)
+    Operation common = operation;  // the scalar of a pre-multiplied sum is each rank's own
+    if (common.reduction.premul) common.reduction.premul = 1;
+    const std::string what = party.list.empty() ? common.describe(mine.part->comm->size)
                                                 : std::to_string(operation.count) + " of " +
                                                       std::string(name_of(operation.type));
     world_->ask(*mine.part->comm, list, static_cast<int>(party.number), party.all, what);
@@ -425,15 +392,12 @@ class SimNccl final : public Nccl {
   const int rank_;
   SimDevice& device_;
 
-  std::mutex mutex_;  // of what follows, but for groups
+  std::mutex mutex_;  // of what follows
+  std::unordered_map<std::thread::id, Group> groups_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Mine>> comms_;
   std::unordered_map<std::uint64_t, Segment> segments_;
   std::unordered_map<std::uint64_t, Address> registered_;
   std::uint64_t last_registration_ = 0;
-
-  // One thread has a group at a time.
-  int groups_ = 0;
-  std::vector<Grouped> grouped_;
 };
 
 }  // namespace

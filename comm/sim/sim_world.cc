@@ -112,9 +112,6 @@ std::uint64_t SimWorld::made_communicators() const {
 std::uint64_t SimWorld::live_communicators() const {
   return read(*state_, &State::live_communicators);
 }
-std::uint64_t SimWorld::suspended_communicators() const {
-  return read(*state_, &State::suspended_communicators);
-}
 std::uint64_t SimWorld::live_segments() const { return read(*state_, &State::live_segments); }
 std::uint64_t SimWorld::live_registrations() const {
   return read(*state_, &State::live_registrations);

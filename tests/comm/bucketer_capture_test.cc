@@ -12,25 +12,7 @@ using test::Rank;
 using test::shuffled;
 using testing::IsEmpty;
 
-class CapturedBuckets : public Buckets {
- protected:
-  // Forks from the compute stream, writes on both, and joins.
-  static void captured_step(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
-                            std::uint32_t seed) {
-    expect_ok(buckets.begin(rank.side));
-    for (const std::size_t tensor : shuffled(counts.size(), seed)) {
-      const Stream stream = tensor % 2 == 0 ? rank.compute : rank.side;
-      if (tensor % 3 != 0 || counts[tensor] == 0) {
-        write(rank, buckets, tensor, counts[tensor], stream);
-        expect_ok(buckets.ready(tensor, stream));
-        continue;
-      }
-      give_from_elsewhere(rank, buckets, tensor, counts[tensor], stream);
-    }
-    expect_ok(buckets.finish(rank.compute));
-    read_all(rank, buckets, counts, rank.compute);
-  }
-};
+using CapturedBuckets = Buckets;
 
 TEST_F(CapturedBuckets, AreRightInEveryOrderOfReplay) {
   const std::vector<std::uint64_t> counts{5'000, 70'000, 20, 9'000, 30'000, 0, 4'000, 1};
@@ -40,8 +22,8 @@ TEST_F(CapturedBuckets, AreRightInEveryOrderOfReplay) {
     step(rank, buckets, counts, shuffled(counts.size(), 3));  // an eager one first
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
     expect_ok(capture);
-    captured_step(rank, buckets, counts, 5);
-    captured_step(rank, buckets, counts, 6);
+    step(rank, buckets, counts, shuffled(counts.size(), 5));
+    step(rank, buckets, counts, shuffled(counts.size(), 6));
     Result<Graph> graph = rank.comm->end_capture(*capture);
     expect_ok(graph);
     if (!graph.ok()) return;
@@ -62,37 +44,37 @@ TEST_F(CapturedBuckets, OfAStepThatIsNotWholeAreToldApart) {
   on_all([&](Rank& rank) {
     Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
     GraphPool pool(*rank.heap);
-    {
-      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-      expect_ok(capture);
-      write(rank, buckets, 1, 1000, rank.compute);
-      expect_ok(buckets.ready(1, rank.compute));
-      expect_error(buckets.ready(0, rank.side), ErrorCode::capture,
-                   "captured whole, or not at all");
-      write(rank, buckets, 0, 1000, rank.compute);
-      expect_ok(buckets.ready(0, rank.compute));
-      expect_ok(rank.comm->end_capture(*capture));
-    }
-    expect_error(buckets.finish(rank.compute), ErrorCode::capture,
-                 "the step's capture is over, and the step is not");
-    buckets.reset();
-    step(rank, buckets, {1000, 1000}, {1, 0});
+    write(rank, buckets, 1, 1000, rank.compute);
+    expect_ok(buckets.ready(1));
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    expect_error(buckets.ready(0), ErrorCode::capture, "captured whole, or not at all");
+    expect_ok(capture->end());
+    write(rank, buckets, 0, 1000, rank.compute);
+    expect_ok(buckets.ready(0));
+    expect_ok(buckets.finish());
   });
 }
 
-TEST_F(CapturedBuckets, BeginAnewAfterACaptureThatWasThrownAway) {
+TEST_F(CapturedBuckets, OfAStepWhoseCaptureIsOverBeginAnew) {
   on_all([&](Rank& rank) {
     Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
     GraphPool pool(*rank.heap);
-    {
+    for (const bool all : {true, false}) {
       Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
       expect_ok(capture);
+      write(rank, buckets, 1, 1000, rank.compute);
+      expect_ok(buckets.ready(1));
       write(rank, buckets, 0, 1000, rank.compute);
-      expect_ok(buckets.ready(0, rank.compute));
+      if (all) expect_ok(buckets.ready(0));
+      expect_ok(rank.comm->end_capture(*capture));
+      if (all) {
+        expect_error(buckets.finish(), ErrorCode::capture,
+                     "the capture that the work is part of is over");
+      }
     }
-    expect_error(buckets.ready(1, rank.compute), ErrorCode::capture, "reset()");
-    buckets.reset();
     step(rank, buckets, {1000, 1000}, {1, 0});
+    EXPECT_EQ(rank.device.race_count(), 0u);
   });
 }
 
@@ -115,8 +97,8 @@ TEST_F(CapturedBuckets, EndACaptureWhoseNcclFailed) {
   {
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
     expect_ok(capture);
-    expect_ok(buckets.ready(1, rank.compute));
-    expect_error(buckets.ready(0, rank.compute), ErrorCode::device, "made to fail");
+    expect_ok(buckets.ready(1));
+    expect_error(buckets.ready(0), ErrorCode::device, "made to fail");
   }
   ranks_[1]->comm->abort("rank 0 failed");
 }

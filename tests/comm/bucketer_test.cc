@@ -84,12 +84,12 @@ TEST_F(Buckets, AreReducedWhileTheRestIsComputed) {
     const Nanoseconds begin = end_of(rank, rank.compute);
     for (std::size_t i = counts.size(); i-- > 0;) {
       write(rank, buckets, i, counts[i], rank.compute, 1_ms);
-      if (at_once) expect_ok(buckets.ready(i, rank.compute));
+      if (at_once) expect_ok(buckets.ready(i));
     }
     for (std::size_t i = counts.size(); !at_once && i-- > 0;) {
-      expect_ok(buckets.ready(i, rank.compute));
+      expect_ok(buckets.ready(i));
     }
-    expect_ok(buckets.finish(rank.compute));
+    expect_ok(buckets.finish());
     return end_of(rank, rank.compute) - begin;
   };
   on_all([&](Rank& rank) {
@@ -109,76 +109,39 @@ TEST_F(Buckets, RecordNoEventForAGradientWhileOneStreamMakesThem) {
       const std::uint64_t before = rank.device.calls(DeviceCall::record);
       for (std::size_t tensor = counts.size(); tensor-- > 0;) {
         write(rank, buckets, tensor, counts[tensor], rank.compute);
-        expect_ok(buckets.ready(tensor, rank.compute));
+        expect_ok(buckets.ready(tensor));
         if (tensor > 0) {
           EXPECT_EQ(rank.device.calls(DeviceCall::record), before);
         }
       }
       // Of the one bucket: the fork, the watchdog, the fence.
       EXPECT_EQ(rank.device.calls(DeviceCall::record), before + 3);
-      expect_ok(buckets.finish(rank.compute));
+      expect_ok(buckets.finish());
     }
   });
 }
 
-// The second stream begins when a part of the gradients has been made.
-TEST_F(Buckets, TakeGradientsOfAStreamThatBeginsLater) {
-  const std::vector<std::uint64_t> counts(20, 1000);
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, counts);
-    for (int i = 0; i < 3; ++i) {
-      for (std::size_t tensor = counts.size(); tensor-- > 0;) {
-        if (tensor == 9) expect_ok(buckets.begin(rank.side));
-        const Stream stream = tensor < 10 ? rank.side : rank.compute;
-        write(rank, buckets, tensor, counts[tensor], stream);
-        expect_ok(buckets.ready(tensor, stream));
-      }
-      expect_ok(buckets.finish(rank.compute));
-    }
-  });
-}
-
-// A stream that has much else to do does not delay what it reported before.
-TEST_F(Buckets, WaitForWhatAStreamHeldWhenItReported) {
-  const std::vector<std::uint64_t> counts(2, 1000);
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, counts);
-    const Nanoseconds begin = end_of(rank, rank.compute);
-    expect_ok(buckets.begin(rank.side));
-    write(rank, buckets, 1, 1000, rank.compute, 1_ms);
-    expect_ok(buckets.ready(1, rank.compute));
-    expect_ok(rank.device.launch(rank.compute, 100_ms));
-    write(rank, buckets, 0, 1000, rank.side, 1_ms);
-    expect_ok(buckets.ready(0, rank.side));
-    expect_ok(buckets.finish(rank.side));
-    EXPECT_LE(end_of(rank, rank.side) - begin, 3_ms);
-  });
-}
-
-TEST_F(Buckets, TakeGradientsFromSeveralStreams) {
+// What a program computes on another stream it orders itself.
+TEST_F(Buckets, TakeGradientsOfAnotherStreamThatIsOrdered) {
   const std::vector<std::uint64_t> counts{5'000, 70'000, 20, 9'000, 30'000, 1, 4'000};
   on_all([&](Rank& rank) {
     Bucketer buckets = make(rank, counts, {.bucket = 256_KiB, .first_bucket = 16_KiB});
-    const Stream streams[] = {rank.compute, rank.side, rank.device.new_stream()};
     for (std::uint32_t i = 0; i < 20; ++i) {
-      expect_ok(buckets.begin(streams[1]));
+      expect_ok(rank.heap->order(rank.compute, rank.side));
       for (const std::size_t tensor : shuffled(counts.size(), i + 1)) {
-        const Stream stream = streams[(tensor + i) % 3];
-        if (stream != streams[2]) {
-          write(rank, buckets, tensor, counts[tensor], stream);
-          expect_ok(buckets.ready(tensor, stream));
-          continue;
-        }
-        give_from_elsewhere(rank, buckets, tensor, counts[tensor], stream);
+        const Stream stream = (tensor + i) % 2 == 0 ? rank.side : rank.compute;
+        write(rank, buckets, tensor, counts[tensor], stream);
+        expect_ok(rank.heap->order(stream, rank.compute));
+        expect_ok(buckets.ready(tensor));
       }
-      expect_ok(buckets.finish(rank.compute));
+      expect_ok(buckets.finish());
       read_all(rank, buckets, counts, rank.compute);
     }
     EXPECT_EQ(host_waits(rank), 0u);
   });
 }
 
-TEST_F(Buckets, WrittenOnAnotherStreamWithoutBeginAreARace) {
+TEST_F(Buckets, WrittenOnAnotherStreamWithoutAnOrderAreARace) {
   on_all([&](Rank& rank) {
     Bucketer buckets = make(rank, {1000});
     step(rank, buckets, {1000}, {0});
@@ -195,16 +158,16 @@ TEST_F(Buckets, MissingTensorsAreNamedAndTheStepGoesOn) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
       if (i % 2 == 0) continue;
       write(rank, buckets, i, counts[i], rank.compute);
-      expect_ok(buckets.ready(i, rank.compute));
+      expect_ok(buckets.ready(i));
     }
-    expect_error(buckets.finish(rank.compute), ErrorCode::invalid_argument,
+    expect_error(buckets.finish(), ErrorCode::invalid_argument,
                  "10 of 20 tensors are not ready: 0, 2, 4, 6, 8, 10, 12, 14, ...");
     for (std::size_t i = 0; i < counts.size(); i += 2) {
       write(rank, buckets, i, counts[i], rank.compute);  // zeros: the step does not use it
-      expect_ok(buckets.ready(i, rank.compute));
+      expect_ok(buckets.ready(i));
     }
-    expect_ok(buckets.finish(rank.compute));
-    expect_error(buckets.finish(rank.compute), ErrorCode::invalid_argument, "20 of 20");
+    expect_ok(buckets.finish());
+    expect_error(buckets.finish(), ErrorCode::invalid_argument, "20 of 20");
     EXPECT_EQ(operations(rank), buckets.buckets());
   });
 }
@@ -212,15 +175,10 @@ TEST_F(Buckets, MissingTensorsAreNamedAndTheStepGoesOn) {
 TEST_F(Buckets, MisusedSayHow) {
   Rank& rank = *ranks_[0];
   Bucketer buckets = make(rank, {10, 20, 30});
-  expect_ok(buckets.ready(1, rank.compute));
-  expect_error(buckets.ready(1, rank.compute), ErrorCode::invalid_argument,
+  expect_ok(buckets.ready(1));
+  expect_error(buckets.ready(1), ErrorCode::invalid_argument,
                "rank 0 of 2: bucketer: tensor 1 of 3 was ready in this step already");
-  expect_error(buckets.ready(3, rank.compute), ErrorCode::invalid_argument,
-               "tensor 3: there are 3, from 0");
-  expect_error(buckets.ready_from(0, nullptr, rank.compute), ErrorCode::invalid_argument,
-               "tensor 0 is to be copied from null");
-  buckets.reset();
-  expect_ok(buckets.ready(1, rank.compute));
+  expect_error(buckets.ready(3), ErrorCode::invalid_argument, "tensor 3: there are 3, from 0");
   EXPECT_EQ(operations(rank), 0u);
   const std::vector<TensorSize> some{{10}};
   expect_error(Bucketer::create(*rank.comm, some, DataType::int32, rank.compute,
@@ -237,7 +195,7 @@ TEST_F(Buckets, MayBeOfOneTensorOrNoneOrTenThousand) {
     step(rank, one, {1}, {0});
     Bucketer none = make(rank, {});
     EXPECT_EQ(none.buckets(), 0u);
-    expect_ok(none.finish(rank.compute));
+    expect_ok(none.finish());
     Bucketer empty = make(rank, {0, 0});
     EXPECT_EQ(empty.bucket_view(0), nullptr);
     step(rank, empty, {0, 0}, {1, 0});
@@ -247,38 +205,11 @@ TEST_F(Buckets, MayBeOfOneTensorOrNoneOrTenThousand) {
     Bucketer many = make(rank, counts);
     for (std::uint32_t i = 0; i < 3; ++i) {
       for (const std::size_t tensor : shuffled(counts.size(), i)) {
-        expect_ok(many.ready(tensor, rank.compute));
+        expect_ok(many.ready(tensor));
       }
-      expect_ok(many.finish(rank.compute));
+      expect_ok(many.finish());
     }
     EXPECT_EQ(operations(rank), 1 + 3 * many.buckets());
-  });
-}
-
-TEST_F(Buckets, LiveInARegisteredPoolToo) {
-  const std::vector<std::uint64_t> counts{70'000, 1, 127, 300'000};
-  on_all([&](Rank& rank) {
-    Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 2_MiB});
-    expect_ok(pool);
-    {
-      Bucketer buckets = make(rank, counts, {.first_bucket = 64_KiB, .pool = &*pool});
-      EXPECT_EQ(pool->statistics().live_blocks, buckets.buckets());
-      expect_ok(pool->verify());
-      for (int i = 0; i < 3; ++i) step(rank, buckets, counts, shuffled(counts.size(), 0));
-    }
-    // What was read last is waited for.
-    Result<void*> next = pool->allocate(2_MiB, rank.side);
-    expect_ok(next);
-    rank.write(rank.side, *next, 2_MiB);
-    expect_ok(pool->deallocate(*next));
-    EXPECT_EQ(pool->statistics().segments, 1u);
-    Result<std::optional<Communicator>> other =
-        rank.comm->split(0, rank.number, {.name = "other", .watch_every = {}});
-    expect_ok(other);
-    expect_error(
-        Bucketer::create(**other, sizes(counts), DataType::float32, rank.compute, {.pool = &*pool}),
-        ErrorCode::invalid_argument, "its pool is of another communicator");
-    expect_ok(pool->close());
   });
 }
 
@@ -286,12 +217,11 @@ TEST_F(Buckets, GoBackInTheMiddleOfAStep) {
   on_all([&](Rank& rank) {
     {
       Bucketer buckets = make(rank, {1000, 1000});
-      expect_ok(buckets.begin(rank.side));
-      write(rank, buckets, 1, 1000, rank.side, 5_ms);
-      expect_ok(buckets.ready(1, rank.side));
+      write(rank, buckets, 1, 1000, rank.compute, 5_ms);
+      expect_ok(buckets.ready(1));
     }
-    void* const next = rank.allocate(8_KiB, rank.compute);
-    rank.write(rank.compute, next, 8_KiB);
+    void* const next = rank.allocate(8_KiB, rank.side);
+    rank.write(rank.side, next, 8_KiB);
     rank.free(next);
   });
 }
@@ -304,11 +234,11 @@ TEST_F(Buckets, WhoseNcclFailsInTheMiddleSayWhyAndMemoryIsWhole) {
     world_.fail(0, NcclCall::enqueue, 3);
     for (const std::size_t tensor : {5, 4}) {
       write(rank, buckets, tensor, counts[tensor], rank.compute);
-      expect_ok(buckets.ready(tensor, rank.compute));
+      expect_ok(buckets.ready(tensor));
     }
-    expect_error(buckets.ready(3, rank.compute), ErrorCode::device, "made to fail");
-    expect_error(buckets.ready(2, rank.compute), ErrorCode::device, "made to fail");
-    expect_error(buckets.finish(rank.compute), ErrorCode::device, "made to fail");
+    expect_error(buckets.ready(3), ErrorCode::device, "made to fail");
+    expect_error(buckets.ready(2), ErrorCode::device, "made to fail");
+    expect_error(buckets.finish(), ErrorCode::device, "made to fail");
   }
   EXPECT_THAT(rank.heap->validate(), IsEmpty());
   ranks_[1]->comm->abort("rank 0 failed");
@@ -318,10 +248,10 @@ TEST_F(Buckets, OfACommunicatorThatWasAbortedAreRefused) {
   on_all([&](Rank& rank) {
     Bucketer buckets = make(rank, {1000, 1000});
     write(rank, buckets, 1, 1000, rank.compute);
-    expect_ok(buckets.ready(1, rank.compute));
+    expect_ok(buckets.ready(1));
     rank.comm->abort("a test");
-    expect_error(buckets.ready(0, rank.compute), ErrorCode::device, "aborted: a test");
-    expect_error(buckets.finish(rank.compute), ErrorCode::device, "aborted: a test");
+    expect_error(buckets.ready(0), ErrorCode::device, "aborted: a test");
+    expect_error(buckets.finish(), ErrorCode::device, "aborted: a test");
   });
 }
 

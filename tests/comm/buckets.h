@@ -61,15 +61,6 @@ class Buckets : public CommRanks {
                     Stream stream, Nanoseconds time = 10_us) {
     if (count > 0) rank.write(stream, buckets.bucket_view(tensor), Bytes{4 * count}, time);
   }
-  // Gives the bucketer a gradient that lies elsewhere.
-  static void give_from_elsewhere(Rank& rank, Bucketer& buckets, std::size_t tensor,
-                                  std::uint64_t count, Stream stream) {
-    const Bytes bytes{4 * count};
-    void* const source = rank.allocate(bytes, stream);
-    rank.write(stream, source, bytes);
-    expect_ok(buckets.ready_from(tensor, source, stream));
-    rank.free(source);
-  }
   static void read_all(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
                        Stream stream) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -81,9 +72,9 @@ class Buckets : public CommRanks {
                    const std::vector<std::size_t>& order) {
     for (const std::size_t tensor : order) {
       write(rank, buckets, tensor, counts[tensor], rank.compute);
-      expect_ok(buckets.ready(tensor, rank.compute));
+      expect_ok(buckets.ready(tensor));
     }
-    expect_ok(buckets.finish(rank.compute));
+    expect_ok(buckets.finish());
     read_all(rank, buckets, counts, rank.compute);
   }
   // Host time until the stream is done.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations inside captures: the first of their kind, forked and joined, in graphs that run.
+#include <atomic>
+#include <thread>
+
 #include "tests/comm/ranks.h"
 
 namespace weir {
@@ -74,11 +77,11 @@ TEST_F(CapturedCollectives, OfEveryKindNeedNoWarmUp) {
     for (int kind = 0; kind < kOperationKinds; ++kind) {
       GraphPool pool(*rank.heap);
       CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kSize * 2, rank.compute);
-      rank.write(rank.compute, block, kSize * 2);
+      void* const block = rank.allocate(kSize * 4, rank.compute);
+      rank.write(rank.compute, block, kSize * 4);
       Operation operation{.kind = static_cast<OperationKind>(kind),
                           .send = block,
-                          .receive = block,
+                          .receive = static_cast<std::byte*>(block) + kSize.count * 2,
                           .count = kCount};
       // A send has a receive on the other side.
       if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
@@ -125,8 +128,8 @@ TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
   create();
   prepare();
   EXPECT_GT(world_.lazy_connections(), 0u);
-  // 32 MiB for each rank, so that NCCL takes what it takes for large ones, sent and received.
-  for (const auto& rank : ranks_) EXPECT_LE(rank->device.physical_peak(), 130_MiB);
+  // 32 MiB, so that NCCL takes what it takes for large ones, sent and received.
+  for (const auto& rank : ranks_) EXPECT_LE(rank->device.physical_peak(), 66_MiB);
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
@@ -376,6 +379,137 @@ TEST_F(CapturedCollectives, ThatAreTheSameAreLaunchedAfterOnesThatDiffered) {
       }
     }
     rank.free(block);
+  });
+}
+
+// Each rank's scalar is its own.
+TEST_F(CapturedCollectives, MayHavePremultipliedSumsThatDiffer) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    const auto sum = [&] {
+      return rank.comm->all_reduce(block, block, kCount, DataType::float32,
+                                   Reduction::premul_sum(0.25 * (rank.number + 1)), rank.compute);
+    };
+    expect_ok(sum());
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    expect_ok(sum());
+    expect_ok(rank.comm->end_capture(capture));
+    rank.free(block);
+  });
+}
+
+class CapturesOfSeveral : public CapturedCollectives {
+ protected:
+  // A communicator of all ranks, or of those of one color.
+  static Communicator split(Rank& rank, const std::string& name, int color = 0) {
+    Result<std::optional<Communicator>> made =
+        rank.comm->split(color, rank.number, {.name = name, .watch_every = {}});
+    expect_ok(made);
+    expect_ok((*made)->prepare());
+    return *std::move(*made);
+  }
+  static void sum(Rank& rank, Communicator& comm) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(
+        comm.all_reduce(block, block, kCount, DataType::float32, {}, overlapped(rank.compute)));
+    rank.free(block);
+  }
+};
+
+// They do not wait for each other, so that nobody need have one order.
+TEST_F(CapturesOfSeveral, MayMeetThemInAnotherOrderOnEachRank) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    Communicator two[] = {split(rank, "a"), split(rank, "b")};
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    sum(rank, two[rank.number]);
+    sum(rank, two[1 - rank.number]);
+    expect_ok(rank.comm->end_capture(capture));
+    for (Communicator& each : two) expect_ok(each.close());
+  });
+}
+
+TEST_F(CapturesOfSeveral, ThatDifferAreLaunchedByNoneAndNoneOfThemEnds) {
+  create();
+  prepare();
+  may_differ_ = true;
+  on_all([](Rank& rank) {
+    Communicator other = split(rank, "other"), alone = split(rank, "alone", rank.number);
+    GraphPool pool(*rank.heap);
+    const auto expect_refused = [&](int others, const std::string& says) {
+      CaptureScope capture = begin(rank, pool);
+      sum(rank, *rank.comm);
+      sum(rank, alone);  // another communicator on each rank, though of one name
+      for (int i = 0; i < others; ++i) sum(rank, other);
+      expect_error(rank.comm->end_capture(capture), ErrorCode::capture, says);
+    };
+    expect_refused(1 + rank.number,
+                   "rank 1 captured other operations of 'other' (2) than rank 0 (1)");
+    expect_refused(rank.number, rank.number == 0
+                                    ? "1 of 2 ranks have captured operations of another"
+                                    : "1 of 2 ranks have captured operations of 'other'");
+    CaptureScope capture = begin(rank, pool);
+    sum(rank, alone);
+    expect_ok(rank.comm->end_capture(capture));
+    for (Communicator* each : {&other, &alone}) expect_ok(each->close());
+  });
+}
+
+// What was captured is known until the ranks have agreed on it, whatever is captured meanwhile.
+TEST_F(CapturesOfSeveral, AreAgreedOnWhileAnotherIsCaptured) {
+  create();
+  prepare();
+  std::atomic<bool> captured = false;
+  on_all([&](Rank& rank) {
+    GraphPool first_pool(*rank.heap), second_pool(*rank.heap);
+    CaptureScope first = begin(rank, first_pool, CaptureMode::relaxed);
+    sum(rank, *rank.comm);
+    std::optional<CaptureScope> second;
+    const auto capture_second = [&] {
+      second.emplace(*CaptureScope::begin(second_pool, rank.side, CaptureMode::relaxed));
+      void* const block = rank.allocate(kSize, rank.side);
+      for (int i = 0; i < 2; ++i) expect_ok(rank.sum(block, kSize, rank.side));
+      rank.free(block);
+    };
+    Graph graph;
+    if (rank.number == 0) {
+      // Ended here, and agreed on once rank 1 comes.
+      std::thread ends([&] { graph = *rank.comm->end_capture(first); });
+      while (rank.device.calls(DeviceCall::end_capture) == 0) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      captured = true;
+      ends.join();
+      capture_second();
+    } else {
+      while (!captured) std::this_thread::yield();
+      capture_second();
+      graph = *rank.comm->end_capture(first);
+    }
+    expect_ok(rank.comm->end_capture(*second));
+  });
+}
+
+TEST_F(CapturedCollectives, CostNoEventThatNobodyWaitsFor) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    void* const block = rank.allocate(kSize, rank.compute);
+    void* const other = rank.allocate(kSize, rank.compute);
+    const std::uint64_t events = rank.device.live_events();
+    CaptureScope capture = begin(rank, pool);
+    for (int i = 0; i < 100; ++i) {
+      expect_ok(rank.comm->all_reduce(block, block, kCount, DataType::float32, {}, rank.compute));
+      expect_ok(rank.sum(other, kSize, rank.compute));
+    }
+    EXPECT_LE(rank.device.live_events(), events + 4);
+    expect_ok(rank.comm->end_capture(capture));
+    for (void* const each : {block, other}) rank.free(each);
   });
 }
 

@@ -51,8 +51,8 @@ TEST_F(Communicators, TakeNoTimesThatCannotBe) {
   const std::pair<CommunicatorOptions, const char*> bad[] = {
       {{.timeout = Nanoseconds{-1}}, "timeout is -1 ns"},
       {{.host_timeout = Nanoseconds{-5}}, "host_timeout is -5 ns"},
-      {{.watch_every = Nanoseconds{-7}}, "watch_every is -7 ns"},
-      {{.max_ctas = 0}, "max_ctas is 0"}};
+      {{.host_timeout = Nanoseconds{0}}, "host_timeout is 0 ns: it is more than zero"},
+      {{.watch_every = Nanoseconds{-7}}, "watch_every is -7 ns"}};
   for (const auto& [options, says] : bad) {
     expect_error(Communicator::create(rank.context(), id, 1, 0, options),
                  ErrorCode::invalid_argument, says);
@@ -63,15 +63,6 @@ TEST_F(Communicators, TakeNoTimesThatCannotBe) {
       Communicator::create(rank.context(), id, 1, 0, {.host_timeout = ever, .watch_every = ever});
   expect_ok(made);
   if (made) expect_ok(made->prepare());
-}
-
-TEST_F(Communicators, ThatAreClosedShrinkNoMore) {
-  create();
-  on_all([](Rank& rank) {
-    expect_ok(rank.comm->close());
-    const int other[] = {1 - rank.number};
-    expect_error(rank.comm->shrink(other), ErrorCode::invalid_argument, "it was closed");
-  });
 }
 
 TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
@@ -158,57 +149,6 @@ TEST_F(FourRanks, SplitByColorInOrderOfKey) {
         (*half)->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(rank.compute)));
     rank.free(block);
   });
-}
-
-TEST_F(FourRanks, GoOnWithoutTheOneThatIsGone) {
-  create({.timeout = kSecond});
-  world_.hang(0, 1);
-  world_.hang(1, 1);
-  world_.hang(3, 1);
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    rank.write(rank.compute, block, kSize);
-    if (rank.number != 2) {  // rank 2 is gone
-      expect_ok(rank.sum(block, kSize, rank.compute));
-      expect_ok(rank.comm->poll());
-      rank.device.advance(kSecond + 1_ms);
-      expect_error(rank.comm->poll(), ErrorCode::device,
-                   "operation 1, all-reduce of 4.00 MiB of float32 (sum), has not ended in 1.0 s");
-      expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::device, "has not ended");
-      const int gone[] = {2};
-      Result<Communicator> left = rank.comm->shrink(gone, {.name = "left", .watch_every = {}});
-      expect_ok(left);
-      EXPECT_EQ(left->ranks(), 3);
-      EXPECT_EQ(left->rank(), rank.number - (rank.number == 3 ? 1 : 0));
-      void* const other = rank.allocate(kSize, rank.side);  // not what hangs
-      expect_ok(left->all_reduce(other, other, kCount, DataType::int32, {}, overlapped(rank.side)));
-      rank.free(other);
-      const std::vector<std::string> broken = rank.heap->validate();
-      EXPECT_THAT(broken, testing::IsEmpty());
-    }
-    rank.free(block);
-  });
-}
-
-TEST_F(FourRanks, GoOnWithoutTheFirst) {
-  create();
-  on_all([](Rank& rank) {
-    if (rank.number == 0) return;
-    const int gone[] = {0};
-    const Result<Communicator> left = rank.comm->shrink(gone, {.name = "left", .watch_every = {}});
-    expect_ok(left);
-    EXPECT_EQ(left->ranks(), 3);
-    EXPECT_EQ(left->rank(), rank.number - 1);
-  });
-}
-
-TEST_F(FourRanks, DoNotShrinkByWhoCallsOrIsNotThere) {
-  create();
-  Rank& rank = *ranks_[1];
-  for (const int gone : {1, -1, 4}) {
-    expect_error(rank.comm->shrink({&gone, 1}), ErrorCode::invalid_argument,
-                 "rank " + std::to_string(gone));
-  }
 }
 
 TEST_F(Communicators, SeeWhatNcclFoundInTheBackground) {
@@ -380,6 +320,78 @@ TEST_F(Communicators, WhoseStreamCannotBeRetiredSayItAndTheRestIsGone) {
     }
   }
   EXPECT_EQ(world_.live_streams(), 0u);
+}
+
+// The device, the heap and NCCL may go before the last Work.
+TEST_F(Communicators, LeaveNothingOfTheDeviceToTheirWorks) {
+  std::optional<Work> kept;
+  {
+    Rank lone;
+    lone.nccl = world_.rank(0, lone.device);
+    Result<Communicator> made =
+        Communicator::create(lone.context(), *lone.nccl->unique_id(), 1, 0, {.watch_every = {}});
+    ASSERT_TRUE(made.ok());
+    void* const block = lone.allocate(kSize, lone.compute);
+    kept = *made->all_reduce(block, block, kCount, DataType::int32, {}, lone.compute);
+    lone.free(block);
+    expect_ok(made->close());
+    lone.device.finish();
+    lone.heap.reset();
+    EXPECT_EQ(lone.device.live_events(), 0u);
+  }
+  kept.reset();  // asks nobody anything
+}
+
+TEST_F(Communicators, ThatCannotWatchALaunchEnd) {
+  Rank& rank = *ranks_[0];
+  Result<Communicator> made =
+      Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0, {.watch_every = {}});
+  ASSERT_TRUE(made.ok());
+  expect_ok(made->prepare());
+  GraphPool pool(*rank.heap);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(made->all_reduce(block, block, kCount, DataType::int32, {}, rank.compute));
+  rank.free(block);
+  Result<Graph> graph = made->end_capture(*capture);
+  expect_ok(graph);
+  rank.device.fail(DeviceCall::create_event, 1);
+  const std::uint64_t launches = rank.device.calls(DeviceCall::launch_graph);
+  expect_error(made->launch(*graph, rank.compute), ErrorCode::device, "create_event");
+  EXPECT_EQ(rank.device.calls(DeviceCall::launch_graph), launches + 1);
+  expect_error(made->launch(*graph, rank.compute), ErrorCode::device, "create_event");
+  EXPECT_EQ(rank.device.calls(DeviceCall::launch_graph), launches + 1) << "it has ended";
+  rank.device.finish();
+}
+
+TEST_F(Communicators, ThatTheirGraphsOutliveGoWithTheLastGraph) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    void* const block = rank.allocate(kSize, rank.compute);
+    expect_ok(rank.sum(block, kSize, rank.compute));
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    rank.comm.reset();  // which is logged
+    rank.device.finish();
+  });
+  EXPECT_EQ(world_.live_communicators(), 0u);
+  EXPECT_EQ(world_.live_streams(), 0u);
+}
+
+// Memory that prepare() takes for a moment.
+class ManyRanks : public Communicators {
+ protected:
+  ManyRanks() : Communicators(32, {.connects_at_once = false}) {}
+};
+
+TEST_F(ManyRanks, ArePreparedInAFixedAmountOfMemory) {
+  create();
+  prepare();
+  for (const auto& rank : ranks_) EXPECT_LE(rank->device.physical_peak(), 66_MiB);
 }
 
 TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {

@@ -169,40 +169,6 @@ TEST_F(FakeNccl, AnExchangeWaitsForNoOtherCommunicators) {
   EXPECT_EQ((*gathered)[0], std::vector{std::byte{'h'}});
 }
 
-// The functions are not in the header, and in new libraries alone.
-TEST(NcclWithoutSuspension, SaysSoAndFromWhichVersionOnItIsThere) {
-  static const cuda::Driver driver = fake_driver();
-  static NcclLibrary library = fake_library();
-  library.version = 22809;
-  const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
-  const auto expect_unavailable = [&](const Status& status, const char* call) {
-    ASSERT_FALSE(status.ok());
-    EXPECT_EQ(status.error().code(), ErrorCode::unavailable);
-    EXPECT_EQ(status.error().message(),
-              "NCCL 2.28.9 has no " + std::string(call) + ": install NCCL 2.29.7 or later");
-  };
-  expect_unavailable(nccl->suspend({1}), "ncclCommSuspend");
-  expect_unavailable(nccl->resume({1}), "ncclCommResume");
-  static std::vector<std::pair<std::uintptr_t, int>> calls;  // the communicator, and the flags
-  library.ncclCommSuspend = [](ncclComm_t comm, int flags) {
-    calls.emplace_back(reinterpret_cast<std::uintptr_t>(comm), flags);
-    return flags == 1 ? ncclSuccess : ncclInvalidArgument;
-  };
-  expect_unavailable(nccl->suspend({1}), "ncclCommSuspend");  // what can't be had back stays
-  library.ncclCommResume = [](ncclComm_t comm) {
-    calls.emplace_back(reinterpret_cast<std::uintptr_t>(comm), 0);
-    return calls.size() < 3 ? ncclSuccess : ncclInvalidUsage;
-  };
-  EXPECT_TRUE(nccl->suspend({7}).ok());
-  EXPECT_TRUE(nccl->resume({7}).ok());
-  const Status refused = nccl->resume({8});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::device);
-  EXPECT_THAT(refused.error().message(), testing::HasSubstr("ncclCommResume"));
-  EXPECT_THAT(calls,
-              testing::ElementsAre(testing::Pair(7, 1), testing::Pair(7, 0), testing::Pair(8, 0)));
-}
-
 // Calls of NCCL's with what they were given, in words.
 std::vector<std::string> said;
 ncclResult_t next_result = ncclSuccess;

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <map>
 #include <string>
@@ -58,15 +56,10 @@ class FakeNccl final : public Nccl {
   bool connects_at_once() const override { return true; }
   Result<CommHandle> init(const UniqueId&, int, int, const CommConfig&) override { return none(); }
   Result<CommHandle> split(CommHandle, int, int, const CommConfig&) override { return none(); }
-  Result<CommHandle> shrink(CommHandle, std::span<const int>, bool, const CommConfig&) override {
-    return none();
-  }
   Status destroy(CommHandle) override { return none(); }
   Status abort(CommHandle) override { return none(); }
   Status revoke(CommHandle) override { return none(); }
   Status async_error(CommHandle) override { return none(); }
-  Status suspend(CommHandle) override { return none(); }
-  Status resume(CommHandle) override { return none(); }
   Result<int> size(CommHandle) override { return none(); }
   Result<int> rank(CommHandle) override { return none(); }
   Status enqueue(CommHandle, const Operation&, Stream) override { return none(); }
@@ -78,7 +71,6 @@ class FakeNccl final : public Nccl {
   Status deregister(CommHandle, RegistrationHandle) override { return none(); }
   Result<Stream> create_stream() override { return none(); }
   Status destroy_stream(Stream) override { return none(); }
-  Status copy(void*, const void*, Bytes, Stream) override { return none(); }
   Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle,
                                                               std::span<const std::byte>,
                                                               Nanoseconds) override {
@@ -91,22 +83,5 @@ class FakeNccl final : public Nccl {
   const Environment& environment_;
   const std::string name_;
 };
-
-// What a process of its own makes of `holds`: 0 (it holds), 1, or -1 (the process broke).
-template <class Holds>
-pid_t start_process(Holds holds) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(holds() ? 0 : 1);
-  return child;
-}
-inline int exit_status(pid_t child) {
-  int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
-  return WEXITSTATUS(status);
-}
-template <class Holds>
-int exit_status_of(Holds holds) {
-  return exit_status(start_process(std::move(holds)));
-}
 
 }  // namespace weir

@@ -108,54 +108,6 @@ TEST_P(Graphs, MayHoldTwoCommunicators) {
   });
 }
 
-// The first operations of both, in one group of NCCL's.
-TEST_P(Graphs, MayHoldOneGroupOfTwoCommunicators) {
-  create_prepared();
-  on_all([](GpuRank& rank) {
-    std::optional<Communicator> other = split_all(rank);
-    ASSERT_TRUE(other);
-    GraphPool pool(*rank.heap);
-    const auto use_both = [&](std::uint64_t pattern) {
-      std::array<void*, 2> blocks;
-      std::array<Operation, 2> sums;
-      for (std::size_t i = 0; i < 2; ++i) {
-        blocks[i] = rank.allocate(kGraphSize, rank.compute);
-        rank.write(rank.compute, blocks[i], kGraphSize, pattern + i);
-        sums[i] = {.kind = OperationKind::all_reduce,
-                   .send = blocks[i],
-                   .receive = blocks[i],
-                   .count = kGraphSize.count,
-                   .type = kBytes,
-                   .reduction = {ReduceOp::max}};
-      }
-      const Result<std::vector<Work>> works = Communicator::run_together(
-          std::vector<Communicator::Part>{{*rank.comm, {&sums[0], 1}}, {*other, {&sums[1], 1}}},
-          overlapped(rank.compute));
-      expect_ok(works);
-      if (works) {
-        for (const Work& work : *works) expect_ok(work.wait(rank.compute));
-      }
-      for (std::size_t i = 0; i < 2; ++i) {
-        rank.check(rank.compute, blocks[i], kGraphSize, pattern + i);
-        rank.free(blocks[i]);
-      }
-    };
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_ok(capture);
-    for (std::uint64_t round = 0; round < 4; ++round) use_both(10 * round);
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
-    if (!graph) return;
-    for (int i = 0; i < 100; ++i) {
-      expect_ok(rank.comm->launch(*graph, rank.compute));
-      if (i % 10 == 0) use_both(1000 + static_cast<std::uint64_t>(i));  // eager ones beside it
-    }
-    rank.finish();
-    *graph = Graph();
-    expect_ok(other->close());
-  });
-}
-
 // Ranks ask for the same eager operations, one thread each, whatever the other thread captures.
 TEST_P(Graphs, AreCapturedWhileAnotherThreadWorksEagerly) {
   create_prepared();

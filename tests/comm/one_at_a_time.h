@@ -38,12 +38,6 @@ class OneAtATime final : public Nccl {
 
   std::vector<CommConfig> splits;  // with what they were asked for; one thread at a time
 
-  Status suspend(CommHandle comm) override {
-    return alone("suspend", [&] { return inner_.suspend(comm); });
-  }
-  Status resume(CommHandle comm) override {
-    return alone("resume", [&] { return inner_.resume(comm); });
-  }
   Status revoke(CommHandle comm) override {
     return alone("revoke", [&] { return inner_.revoke(comm); });
   }
@@ -52,10 +46,6 @@ class OneAtATime final : public Nccl {
       splits.push_back(with);
       return inner_.split(comm, color, key, with);
     });
-  }
-  Result<CommHandle> shrink(CommHandle comm, std::span<const int> excluded, bool abort,
-                            const CommConfig& with) override {
-    return alone("shrink", [&] { return inner_.shrink(comm, excluded, abort, with); });
   }
   Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
     return alone("enqueue", [&] { return inner_.enqueue(comm, operation, stream); });
@@ -93,9 +83,6 @@ class OneAtATime final : public Nccl {
   }
   Result<Stream> create_stream() override { return inner_.create_stream(); }
   Status destroy_stream(Stream stream) override { return inner_.destroy_stream(stream); }
-  Status copy(void* to, const void* from, Bytes bytes, Stream stream) override {
-    return inner_.copy(to, from, bytes, stream);
-  }
 
  private:
   template <class Call>

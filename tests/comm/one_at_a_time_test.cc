@@ -67,17 +67,6 @@ TEST_F(OneThreadAtATime, AnAbortWaitsForTheGroupThatIsBeingQueued) {
       [&] { rank().comm->abort("a test"); });
 }
 
-TEST_F(OneThreadAtATime, AnAbortWaitsForOperationsOfSeveralThatAreBeingQueued) {
-  make_beside(
-      "group_end",
-      [&] {
-        const Operation one[] = {sum()};
-        const std::vector<Communicator::Part> parts{{*rank().comm, one}};
-        expect_ok(Communicator::run_together(parts, overlapped(rank().compute)));
-      },
-      [&] { rank().comm->abort("a test"); });
-}
-
 TEST_F(OneThreadAtATime, AnOperationIsNotQueuedOnceAnAbortHasBegun) {
   make_beside(
       "revoke", [&] { rank().comm->abort("a test"); },
@@ -87,25 +76,10 @@ TEST_F(OneThreadAtATime, AnOperationIsNotQueuedOnceAnAbortHasBegun) {
       });
 }
 
-TEST_F(OneThreadAtATime, AShrinkWaitsForTheAbort) {
-  make_beside(
-      "revoke", [&] { rank().comm->abort("a test"); },
-      [&] {
-        const Result<Communicator> left = rank().comm->shrink({}, {.watch_every = {}});
-        expect_ok(left);
-      });
-}
-
 TEST_F(OneThreadAtATime, ASplitWaitsForTheOperationThatIsBeingQueued) {
   make_beside(
       "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
       [&] { expect_ok(rank().comm->split(0, 0, {.watch_every = {}})); });
-}
-
-TEST_F(OneThreadAtATime, AShrinkWaitsForTheOperationThatIsBeingQueued) {
-  make_beside(
-      "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
-      [&] { expect_ok(rank().comm->shrink({}, {.watch_every = {}})); });
 }
 
 TEST_F(OneThreadAtATime, AnOperationWaitsForTheSplit) {
@@ -120,9 +94,9 @@ TEST_F(OneThreadAtATime, TheCommunicatorThatRanksAgreeWithTakesOneThreadBlock) {
   ASSERT_EQ(nccl_.splits.size(), 1u);
   EXPECT_EQ(nccl_.splits[0].name, "world control");
   EXPECT_EQ(nccl_.splits[0].max_ctas, 1);
-  expect_ok(rank().comm->split(0, 0, {.name = "part", .watch_every = {}, .max_ctas = 7}));
+  expect_ok(rank().comm->split(0, 0, {.name = "part", .watch_every = {}}));
   EXPECT_EQ(nccl_.splits[1].name, "part");
-  EXPECT_EQ(nccl_.splits[1].max_ctas, 7);
+  EXPECT_EQ(nccl_.splits[1].max_ctas, std::nullopt);
 }
 
 class ThatComeLate : public test::CommRanks {};
@@ -135,16 +109,6 @@ TEST_F(ThatComeLate, RanksOfASplitEndTheCommunicatorThatWaited) {
                "not all ranks came in time");
   expect_error(ranks_[0]->comm->status(), ErrorCode::device, "split: not all ranks came in time");
   (void)ranks_[1]->comm->split(0, 0, short_host_timeout);  // so that what waited for it ends
-}
-
-TEST_F(ThatComeLate, RanksOfAShrinkEndTheCommunicatorThatWaited) {
-  create();
-  const CommunicatorOptions short_host_timeout{.host_timeout = Nanoseconds{200'000'000},
-                                               .watch_every = {}};
-  expect_error(ranks_[0]->comm->shrink({}, short_host_timeout), ErrorCode::device,
-               "not all ranks came in time");
-  expect_error(ranks_[0]->comm->status(), ErrorCode::device, "shrink: not all ranks came in time");
-  (void)ranks_[1]->comm->shrink({}, short_host_timeout);
 }
 
 }  // namespace

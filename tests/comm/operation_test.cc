@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 namespace weir {
 namespace {
@@ -108,6 +109,25 @@ TEST(Operation, WithoutABufferThatItNeedsIsRefused) {
   EXPECT_THAT(operation.check(2, 1).error().message(), HasSubstr("receive into is null"));
   operation.count = 0;
   EXPECT_TRUE(operation.check(2, 0));
+}
+
+TEST(Operation, WithBuffersThatOverlapAndAreNotInPlaceIsRefused) {
+  static std::byte memory[4000];
+  using enum OperationKind;
+  // Of rank 1 of 4, 100 elements of 4 bytes: where the receive buffer begins, seen from the other.
+  const std::tuple<OperationKind, int, bool> cases[] = {
+      {all_reduce, 0, true},      {all_reduce, 4, false},       {all_reduce, -4, false},
+      {all_reduce, 400, true},    {all_gather, -400, true},     {all_gather, 0, false},
+      {all_gather, -800, false},  {all_gather, 400, true},      {reduce_scatter, 400, true},
+      {reduce_scatter, 0, false}, {reduce_scatter, 1600, true}, {all_to_all, 0, true},
+      {all_to_all, 400, false},   {broadcast, 4, true},         {scatter, 4, true},
+  };
+  for (const auto& [kind, offset, right] : cases) {
+    Operation operation = of(kind);
+    operation.send = memory + 2000;
+    operation.receive = memory + 2000 + offset;
+    EXPECT_EQ(operation.check(4, 1).ok(), right) << name_of(kind) << " " << offset;
+  }
 }
 
 TEST(Operation, TooLargeForSixtyFourBitsIsRefused) {

@@ -56,7 +56,7 @@ int parse(int argc, char** argv, Options& options) {
   app.add_option("--sound-steps", options.sound_steps, "Before a rank misbehaves")
       ->transform(whole_number(1, 1'000'000'000))
       ->capture_default_str();
-  app.add_option("--bad-rank", options.bad_rank, "Misbehaves; is left out by --then shrink")
+  app.add_option("--bad-rank", options.bad_rank, "Misbehaves")
       ->transform(whole_number(0, 1023))
       ->capture_default_str();
   const CLI::Validator seconds = real_number(0.1, 3600);
@@ -69,9 +69,6 @@ int parse(int argc, char** argv, Options& options) {
       ->capture_default_str();
   app.add_option("--limit", options.limit, "Seconds in which what is expected must fail")
       ->transform(seconds)
-      ->capture_default_str();
-  app.add_option("--then", options.then, "After an error: with the ranks that are left, or alone")
-      ->check(CLI::IsMember({"alone", "shrink"}))
       ->capture_default_str();
   app.add_flag("--captured", options.captured, "hang: in replays; mismatch: in a capture");
   app.add_flag("--expect-error", options.expect_error, "It is good if something fails");

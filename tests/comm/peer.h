@@ -18,7 +18,6 @@ struct Options {
   std::uint64_t sound_steps = 16;
   int bad_rank = 1;
   double timeout = 10, host_timeout = 30, limit = 90;  // seconds
-  std::string then = "alone";                          // or shrink
   bool captured = false, expect_error = false, probe = false;
 };
 

@@ -113,12 +113,11 @@ Status Peer::open() {
 
 Status Peer::connect() {
   last_good_ = Clock::now();
-  const Result<UniqueId> id =
-      rendezvous(*nccl_, launch_, environment_, nanoseconds(options_.host_timeout));
+  const Result<UniqueId> id = rendezvous(*nccl_, launch_, environment_);
   if (!id) return id.error();
   Result<Communicator> made =
       Communicator::create(context(), *id, launch_.ranks, launch_.rank, settings());
-  finish_rendezvous(launch_);
+  finish_rendezvous(launch_, environment_);
   if (!made) return std::move(made).error();
   comm_ = *std::move(made);
   last_good_ = Clock::now();
@@ -239,7 +238,7 @@ Status Peer::finish() {
   return {};
 }
 
-// After an error: what hung was ended, and this rank works with those that are left.
+// After an error: what hung was ended, and this rank works alone.
 void Peer::go_on() {
   const auto all = [&]() -> Status {
     if (Status ended = gpu_->synchronize(compute_); !ended) return ended;
@@ -265,16 +264,8 @@ Status Peer::replace_communicator() {
   const auto close = [&](Communicator& old) {
     if (const Status closed = old.close(); !closed) close_ = closed.error().message();
   };
-  if (options_.then == "shrink") {
-    Result<Communicator> smaller = comm_->shrink(std::array{options_.bad_rank}, settings());
-    if (!smaller) return std::move(smaller).error();
-    close(*comm_);
-    comm_ = *std::move(smaller);
-    return {};
-  }
   close(*comm_);
   comm_.reset();
-  environment_.unset("NCCL_COMM_ID");  // it would be the id of this communicator too
   const Result<UniqueId> id = nccl_->unique_id();
   if (!id) return id.error();
   Result<Communicator> alone = Communicator::create(context(), *id, 1, 0, settings());
@@ -321,7 +312,7 @@ int Peer::run() {
   launch_ = *std::move(launch);
   const bool misbehaves =
       options_.work == "hang" || options_.work == "absent" || options_.work == "mismatch";
-  if ((misbehaves || options_.then == "shrink") && options_.bad_rank >= launch_.ranks) {
+  if (misbehaves && options_.bad_rank >= launch_.ranks) {
     std::fprintf(stderr, "comm_peer: --bad-rank %d: this is %s\n", options_.bad_rank,
                  launch_.describe().c_str());
     return kWrongOptions;

@@ -124,9 +124,11 @@ TEST_F(RegisteredPoolsSoon, WhoseOtherRanksDoNotComeEndTheCommunicator) {
 TEST_F(RegisteredPools, AskedForDifferentThingsSayWho) {
   create_pools();
   on_all([&](Rank& rank) {
-    const Status status = rank.number == 0 ? pool(rank)->verify()
-                                           : Status(RegisteredPool::create(*rank.comm).error());
-    expect_error(status, ErrorCode::invalid_argument, "ranks ask for different things");
+    GraphPool graphs(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
+    const Error error = rank.number == 0 ? rank.comm->end_capture(*capture).error()
+                                         : RegisteredPool::create(*rank.comm).error();
+    expect_error(Status(error), ErrorCode::invalid_argument, "ranks ask for different things");
   });
 }
 
@@ -163,7 +165,6 @@ TEST_F(RegisteredPools, GiveRanksTheSameOffsetsWhateverTheirStreamsDo) {
       addresses[number].push_back(address.value);
       sizes[number].push_back(bytes);
     }
-    expect_ok(pool(rank)->verify());
     for (const auto& [address, bytes] : live) give(rank, address.pointer());
     EXPECT_EQ(host_waits(rank), 0u);
     EXPECT_EQ(pool(rank)->statistics().live_blocks, 0u);
@@ -192,7 +193,6 @@ TEST_F(RegisteredPools, RefuseWhatNoSegmentHasRoomFor) {
     expect_ok(pool(rank)->deallocate(nullptr));
     expect_error(pool(rank)->allocate(Bytes{~std::uint64_t{0}}, rank.side),
                  ErrorCode::out_of_memory, "no segment has room");
-    expect_ok(pool(rank)->verify());
   });
 }
 
@@ -409,58 +409,6 @@ TEST_F(RegisteredPools, TakeNothingBackFromAStreamThatIsCaptured) {
   });
 }
 
-TEST_F(RegisteredPools, ThatDifferAreNamedByVerify) {
-  create_pools();
-  on_all([&](Rank& rank) {
-    void* const same = take(rank, 1_MiB, rank.compute);
-    void* const other = take(rank, rank.number == 0 ? 2_MiB : 3_MiB, rank.compute);
-    const Status differ = pool(rank)->verify();
-    expect_error(differ, ErrorCode::invalid_argument, "rank 1 has 2 blocks of 4.00 MiB, which");
-    expect_error(differ, ErrorCode::invalid_argument, ", rank 0 2 blocks of 3.00 MiB, which");
-    give(rank, other);
-    void* const more = rank.number == 0 ? nullptr : take(rank, 4_KiB, rank.compute);
-    expect_error(pool(rank)->verify(), ErrorCode::invalid_argument,
-                 "rank 1 has 2 blocks of 1.00 MiB, which");
-    give(rank, more);
-    expect_ok(pool(rank)->verify());
-    // As many bytes, elsewhere.
-    void* const first = take(rank, 1_MiB, rank.compute);
-    void* const second = take(rank, 1_MiB, rank.compute);
-    give(rank, rank.number == 0 ? first : second);
-    expect_error(pool(rank)->verify(), ErrorCode::invalid_argument, "rank 1 has 2 blocks");
-    give(rank, rank.number == 0 ? second : first);
-    expect_ok(pool(rank)->verify());
-    give(rank, same);
-  });
-}
-
-TEST_F(RegisteredPools, ThatHaveABlockInAnotherSegmentAreNamedByVerify) {
-  create_pools(4_MiB, 2);
-  on_all([&](Rank& rank) {
-    void* const first = take(rank, 4_MiB, rank.compute);
-    void* const second = take(rank, 4_MiB, rank.compute);
-    give(rank, rank.number == 0 ? second : first);
-    expect_error(pool(rank)->verify(), ErrorCode::invalid_argument, "rank 1 has 1 blocks");
-    give(rank, rank.number == 0 ? first : second);
-    expect_ok(pool(rank)->verify());
-  });
-}
-
-TEST_F(RegisteredPools, WithLiveBlocksStayUntilTheCommunicatorIsClosed) {
-  create_pools();
-  on_all([&](Rank& rank) {
-    void* const block = take(rank, 1_MiB, rank.compute);
-    expect_error(pool(rank)->close(), ErrorCode::invalid_argument,
-                 "1 blocks are live, of 1.00 MiB: deallocate them first");
-    pool(rank).reset();
-    rank.write(rank.compute, block, 1_MiB, 5_ms);
-  });
-  EXPECT_EQ(world_.live_segments(), 2u);
-  EXPECT_EQ(world_.live_registrations(), 2u);
-  on_all([](Rank& rank) { expect_ok(rank.comm->close()); });
-  EXPECT_EQ(world_.live_segments(), 0u);  // and no race: the host has waited for the write
-}
-
 TEST_F(RegisteredPools, FreeTheOtherSegmentsWhereTheDriverRefusesOne) {
   create_pools(4_MiB, 3);
   on_all([&](Rank& rank) {
@@ -476,22 +424,19 @@ TEST_F(RegisteredPools, FreeTheOtherSegmentsWhereTheDriverRefusesOne) {
   EXPECT_EQ(world_.live_registrations(), 0u);
 }
 
-TEST_F(RegisteredPools, OutliveACommunicatorAsPlainMemory) {
+TEST_F(RegisteredPools, HoldTheCommunicatorUntilTheyAreClosed) {
   create_pools();
   on_all([&](Rank& rank) {
     void* const block = take(rank, 1_MiB, rank.compute);
-    expect_ok(rank.sum(block, 1_MiB, rank.compute));
-    expect_ok(rank.comm->close());
-    rank.write(rank.side, block, 1_MiB);
-    expect_ok(pool(rank)->fence(block, rank.side));
-    expect_error(pool(rank)->allocate(1_MiB, rank.compute), ErrorCode::invalid_argument,
-                 "it was closed");
-    if (rank.number == 0) give(rank, block);  // rank 1 forgets to
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument,
+                 "1 registered pools are open: close them first");
+    expect_error(pool(rank)->close(), ErrorCode::invalid_argument,
+                 "registered pool 1: 1 blocks are live, of 1.00 MiB: deallocate them first");
+    give(rank, block);
+    rank.comm.reset();  // which is logged: it goes with the pool
+    expect_ok(pool(rank)->close());
   });
-  EXPECT_EQ(world_.live_registrations(), 0u);
-  EXPECT_EQ(world_.live_segments(), 2u);
-  on_all([&](Rank& rank) { pool(rank).reset(); });
-  EXPECT_EQ(world_.live_segments(), 0u);
+  EXPECT_EQ(world_.live_communicators(), 0u);
 }
 
 TEST_F(RegisteredPools, GoAfterTheCommunicatorFailedToo) {

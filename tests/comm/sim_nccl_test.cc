@@ -105,6 +105,25 @@ TEST_F(SimNcclRanks, ThatAreNoneAreRefused) {
   EXPECT_EQ(*nccl.rank(one().comm), 0);
 }
 
+TEST_F(SimNcclRanks, GroupWhatTheirOwnThreadAsksForAlone) {
+  make(1);
+  expect_ok(one().nccl->group_start());
+  expect_ok(one().enqueue(sum(one())));
+  std::thread([&] {
+    expect_ok(one().enqueue(sum(one())));
+    EXPECT_EQ(world_->operations(0), 1u) << "it is in no group";
+    expect_error(one().nccl->group_end(), ErrorCode::device, "there is no group");
+  }).join();
+  expect_ok(one().nccl->group_end());
+  EXPECT_EQ(world_->operations(0), 2u);
+}
+
+TEST_F(SimNcclRanks, RefuseBuffersThatOverlapAndAreNotInPlace) {
+  make(2);
+  const Operation overlapping{.send = one().at(), .receive = one().at(512_B), .count = 256};
+  expect_error(one().enqueue(overlapping), ErrorCode::device, "its buffers overlap");
+}
+
 TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   make(1);
   Nccl& nccl = *one().nccl;
@@ -155,36 +174,16 @@ TEST_F(SimNcclRanks, LeaveNothingOfASegmentThatCanNotBeMade) {
   }
 }
 
-TEST_F(SimNcclRanks, OfACommunicatorThatIsAwayOrHasEndedMayDoLittle) {
+TEST_F(SimNcclRanks, OfACommunicatorThatHasEndedMayDoLittle) {
   make(1);
   Nccl& nccl = *one().nccl;
-  const CommHandle comm = one().comm;
   const std::byte mine[1] = {};
-  const auto expect_refused = [&](const std::string& why) {
-    expect_error(one().enqueue(sum(one())), ErrorCode::device, "enqueue: " + why);
-    expect_error(nccl.host_all_gather(comm, mine, 1_ms), ErrorCode::device,
-                 "host_all_gather: " + why);
-  };
-  expect_error(nccl.resume(comm), ErrorCode::device, "resume: it is so already");
-  expect_ok(nccl.suspend(comm));
-  EXPECT_EQ(world_->suspended_communicators(), 1u);
-  expect_refused("the communicator is suspended");
-  expect_error(nccl.suspend(comm), ErrorCode::device, "suspend: it is so already");
-  expect_error(nccl.split(comm, 0, 0, {}), ErrorCode::device,
-               "split: the communicator is suspended");
-  expect_error(nccl.destroy(comm), ErrorCode::device, "destroy: the communicator is suspended");
-  expect_ok(nccl.resume(comm));
-  EXPECT_EQ(world_->suspended_communicators(), 0u);
-  expect_ok(one().enqueue(sum(one())));
-  EXPECT_EQ(world_->operations(0), 1u);
-  expect_ok(nccl.suspend(comm));
-  expect_ok(nccl.revoke(comm));
-  expect_refused("the communicator was aborted");
-  expect_error(nccl.shrink(comm, {}, false, {}), ErrorCode::device,
-               "shrink: the communicator was aborted");
-  expect_error(nccl.resume(comm), ErrorCode::device, "resume: the communicator was aborted");
-  expect_ok(nccl.destroy(comm));
-  EXPECT_EQ(world_->suspended_communicators(), 0u);
+  expect_ok(nccl.revoke(one().comm));
+  expect_error(one().enqueue(sum(one())), ErrorCode::device,
+               "enqueue: the communicator was aborted");
+  expect_error(nccl.host_all_gather(one().comm, mine, 1_ms), ErrorCode::device,
+               "host_all_gather: the communicator was aborted");
+  expect_ok(nccl.destroy(one().comm));
 }
 
 TEST_F(SimNcclRanks, ConnectToThePeersOfAnOperationAlone) {
@@ -322,27 +321,6 @@ TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheCommunicatorIsAborted) 
   expect_error(one(0).nccl->abort(one(0).comm), ErrorCode::device, "there is no such communicator");
   EXPECT_EQ(world_->live_communicators(), 2u);
   for (const std::size_t rank : {1, 2}) expect_ok(one(rank).nccl->destroy(one(rank).comm));
-  EXPECT_EQ(world_->live_communicators(), 0u);
-}
-
-TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheOthersShrinkAndAbort) {
-  make(3, {.host_timeout = std::chrono::seconds(10)});
-  expect_ok(one(0).enqueue(sum(one(0))));
-  on_all([&](One& each, int rank) {
-    if (rank == 1) return;
-    const int gone[] = {1};
-    const Result<CommHandle> rest = each.nccl->shrink(each.comm, gone, true, {});
-    expect_ok(rest);
-    EXPECT_EQ(*each.nccl->size(*rest), 2);
-    EXPECT_EQ(*each.nccl->rank(*rest), rank / 2);
-    expect_ok(each.finish());
-    expect_error(each.enqueue(sum(each)), ErrorCode::device, "the communicator was aborted");
-    expect_error(each.nccl->shrink(each.comm, gone, false, {}), ErrorCode::device,
-                 "shrink: the communicator was aborted");
-    expect_ok(each.nccl->abort(each.comm));
-    expect_ok(each.nccl->destroy(*rest));
-  });
-  expect_ok(one(1).nccl->destroy(one(1).comm));
   EXPECT_EQ(world_->live_communicators(), 0u);
 }
 

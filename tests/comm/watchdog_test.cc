@@ -69,39 +69,6 @@ TEST_F(Watched, AnOperationIsTimedFromWhenItWasQueuedNotFromTheFirstPoll) {
   });
 }
 
-// One for each operation that was queued.
-TEST_F(Watched, TheEventsOfABurstGoWithLaterPolls) {
-  create({.timeout = {}});
-  on_all([](Rank& rank) {
-    const std::uint64_t before = rank.device.live_events();
-    queue(rank, 600);
-    EXPECT_GE(rank.device.live_events(), before + 600);
-    rank.device.finish();
-    for (int i = 0; i < 100; ++i) {
-      queue(rank, 1);
-      rank.device.finish();
-      expect_ok(rank.comm->poll());
-    }
-    EXPECT_TRUE(rank.heap->trim(0_B, Trim::waits).ok());  // it has events of its own
-    EXPECT_LE(rank.device.live_events(), before + 40);
-  });
-}
-
-// Those in use count among the events that there may be.
-TEST_F(Watched, TheEventsOfABurstGoWhileOthersAreInUse) {
-  create({.timeout = {}});
-  on_all([](Rank& rank) {
-    queue(rank, 600);
-    rank.device.finish();
-    expect_ok(rank.comm->poll());
-    const std::uint64_t before = rank.device.live_events();
-    queue(rank, 100);
-    for (int i = 0; i < 60; ++i) expect_ok(rank.comm->poll());
-    EXPECT_LE(rank.device.live_events(), before - 400);
-    rank.device.finish();
-  });
-}
-
 // Each look asks the device whether the operation has ended.
 TEST_F(Watched, TheThreadLooksAsOftenAsItIsToldTo) {
   Rank& rank = *ranks_[0];

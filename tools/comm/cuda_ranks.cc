@@ -145,13 +145,12 @@ class CudaJob {
     Result<std::unique_ptr<Nccl>> nccl = load_nccl(ordinals_.front());
     if (!nccl) return std::move(nccl).error();
     nccl_ = *std::move(nccl);
-    const Result<UniqueId> id = rendezvous(*nccl_, launch_, environment, kHostTimeout);
+    const Result<UniqueId> id = rendezvous(*nccl_, launch_, environment);
     if (!id) return id.error();
     const Result<CommHandle> world = nccl_->init(*id, ranks_, launch_.rank, {.name = "rendezvous"});
-    finish_rendezvous(launch_);
+    finish_rendezvous(launch_, environment);
     if (!world) return world.error();
     world_ = *world;
-    environment.unset("NCCL_COMM_ID");  // it would be the id of every communicator to come
     return {};
   }
 

@@ -79,7 +79,7 @@ class StepOfRank {
     for (int layer = model_.layers - 1; layer >= 0; --layer) {
       if (Status ran = backward(static_cast<std::uint64_t>(layer)); !ran) return ran;
     }
-    if (Status reduced = buckets_->finish(rank_.compute); !reduced) return reduced;
+    if (Status reduced = buckets_->finish(); !reduced) return reduced;
     for (int layer = 0; layer < model_.layers; ++layer) {  // the optimizer
       const std::vector<UsedMemory> gradients = gradients_of(static_cast<std::uint64_t>(layer));
       const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
@@ -100,7 +100,7 @@ class StepOfRank {
     const std::vector<UsedMemory> gradients = gradients_of(layer);
     if (Status ran = rank_.kernels.work(rank_.compute, {}, gradients, time); !ran) return ran;
     for (std::size_t tensor = (layer + 1) * kTensors; tensor-- > layer * kTensors;) {
-      if (Status ready = buckets_->ready(tensor, rank_.compute); !ready) return ready;
+      if (Status ready = buckets_->ready(tensor); !ready) return ready;
     }
     return {};
   }

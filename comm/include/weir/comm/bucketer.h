@@ -4,8 +4,8 @@
 //
 //   Result<Bucketer> buckets = Bucketer::create(world, sizes, DataType::float32, compute);
 //   ... the backward pass writes gradient i to buckets->bucket_view(i), on `compute`; then: ...
-//   Status written = buckets->ready(i, compute);
-//   Status reduced = buckets->finish(compute);  // `compute` waits, on the GPU, for all buckets
+//   Status written = buckets->ready(i);
+//   Status reduced = buckets->finish();  // `compute` waits, on the GPU, for all buckets
 //   ... the optimizer reads the gradients, on `compute`; then the next step ...
 //
 // Buckets are filled in reverse order of the parameters, because the backward pass produces
@@ -15,19 +15,15 @@
 // program zeroes and reports a tensor that the step does not use. In a capture end_capture()
 // detects bucketers that differ; eagerly nothing detects them until an operation hangs.
 //
-// Order of the GPU's work: a bucket's all-reduce runs after the work that each reporting stream
-// held when it reported. Work that follows finish(stream) on that stream runs after all
-// all-reduces. The next step's writes must run after the uses of the buckets in the last step. On
-// the stream of finish() they do; any other writing stream calls begin() first, once a step
-// (ready_from() calls it by itself).
+// One stream writes and reads the gradients. A program that computes some on another stream makes
+// the bucketer's stream wait for them before it calls ready() (DeviceHeap::order()).
 //
-// Captures: a step is captured as a whole, begin() to finish(), on streams of one capture, or not
-// at all. A launch of the graph then is the step: a program that launches the graph on another
-// stream than that of the last finish() must order the two streams. Destroy the graphs before the
-// bucketer.
+// Captures: a step is captured as a whole, or not at all; a launch of the graph then is the step. A
+// step whose capture has ended before finish() is abandoned: the next ready() begins another.
+// Destroy the graphs before the bucketer.
 //
-// Threads: self-synchronised. The streams passed in must live as long as the bucketer, or be
-// retired with the heap.
+// Threads: self-synchronised. The stream must live as long as the bucketer, or be retired with the
+// heap. A bucketer that was moved from may be destroyed or assigned to, nothing else.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +33,6 @@
 
 #include "weir/comm/communicator.h"
 #include "weir/comm/operation.h"
-#include "weir/comm/registered_pool.h"
 #include "weir/result.h"
 #include "weir/types.h"
 
@@ -53,23 +48,18 @@ struct BucketerOptions {
   Bytes bucket = 25_MiB;
   Bytes first_bucket = 1_MiB;
   Reduction reduction{ReduceOp::average};
-  // The pool that the buckets are allocated from, of the same communicator; it must outlive the
-  // bucketer. Null: the device heap.
-  RegisteredPool* pool = nullptr;
 };
 
 class Bucketer {
  public:
-  // Each tensor is aligned to kGrain within its bucket.
-  // `tensors`: in the order of the parameters. `stream`: the stream that the buckets are allocated
-  // for; until the first finish() it stands for the stream of finish().
-  // Errors: invalid_argument; capture (the stream is being captured); those of the allocation.
+  // Each tensor is aligned to kGrain within its bucket, which is a block of the device heap.
+  // `tensors`: in the order of the parameters. Errors: invalid_argument; capture (the stream is
+  // being captured); those of the allocation.
   static Result<Bucketer> create(Communicator& communicator, std::span<const TensorSize> tensors,
                                  DataType type, Stream stream, const BucketerOptions& options = {});
   Bucketer(Bucketer&&) noexcept;
   Bucketer& operator=(Bucketer&&) noexcept;
-  // Deallocates the buckets, fenced by the work that used them.
-  ~Bucketer();
+  ~Bucketer();  // deallocates the buckets
 
   std::size_t tensors() const;
   std::size_t buckets() const;
@@ -80,24 +70,15 @@ class Bucketer {
   // no elements, or there is no such tensor.
   void* bucket_view(std::size_t tensor) const;
 
-  // Makes work queued on `writer` from now on run after the last step's all-reduces, and after the
-  // work that the stream of the last finish() holds so far. If that stream is in a capture and
-  // `writer` in none, `writer` joins the capture. Errors: capture (they are in different captures);
-  // device.
-  Status begin(Stream writer);
-  // Reports that work queued on `stream` so far wrote the tensor. Launches the buckets that can be
-  // launched. Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the
-  // step began in another capture, or in none); those of Communicator::run(). If only the launch
+  // Reports that work queued so far wrote the tensor. Launches the buckets that can be launched.
+  // Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the step began
+  // eagerly, and the stream is being captured); those of Communicator::run(). If only the launch
   // failed, the tensor is ready nonetheless, and the communicator has ended.
-  Status ready(std::size_t tensor, Stream stream);
-  // Copies the gradient from `source` to its bucket view, on `stream`; then as ready().
-  Status ready_from(std::size_t tensor, const void* source, Stream stream);
-  // Ends the step. Errors: invalid_argument (tensors are not ready: how many, and which; the step
-  // goes on); capture (the step is of another capture, or its capture is over: reset()); device.
-  Status finish(Stream stream);
-  // Abandons the step, for example after its capture failed. Launched buckets stay launched: all
-  // ranks must have launched the same ones. Every writer calls begin() in the next step.
-  void reset();
+  Status ready(std::size_t tensor);
+  // Ends the step: work queued from now on runs after all all-reduces. Errors: invalid_argument
+  // (tensors are not ready: how many, and which; the step goes on); capture (the step's capture is
+  // over); device.
+  Status finish();
 
  private:
   class Impl;

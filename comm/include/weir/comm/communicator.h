@@ -25,15 +25,16 @@
 // The other ranks notice what fails on one rank. NCCL itself waits forever for a missing rank; a
 // watchdog thread of the communicator looks for errors and for operations that do not end, and ends
 // the communicator. After that every call returns the error that the watchdog found. Memory is
-// intact, and the process can go on, with shrink() or without other ranks.
+// intact, and the process can go on without the other ranks.
 //
 // Threads: any thread may call; calls are made one after the other. All ranks must ask for
 // operations in the same order.
-// Order of destruction: graphs that captured its operations, then the communicator, then the heap.
+// Order of destruction: graphs that captured its operations and registered pools, then the
+// communicator, then the heap. (A graph of a CaptureScope that outlives the communicator ends it.)
+// A communicator that was moved from may be destroyed or assigned to, nothing else.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -62,7 +63,7 @@ struct CommunicatorOptions {
   // waits for earlier work of the caller's stream counts.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest time that the host waits for other ranks in a call that needs them: create, split,
-  // agree, close. Always real time.
+  // agree, close. Always real time, and more than zero.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
   bool overlap = false;  // Do all its operations run as those of overlapped() do?
   // Does the watchdog end the communicator when it finds an error? Otherwise streams may wait
@@ -70,7 +71,6 @@ struct CommunicatorOptions {
   bool aborts = true;
   // How often the watchdog thread looks; zero: there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
-  std::optional<int> max_ctas = std::nullopt;  // of the GPU, for one operation; none: NCCL chooses
 };
 
 // What a rank's communicators run on. All three must outlive the communicators.
@@ -93,16 +93,17 @@ inline Where overlapped(Stream stream) {
   return where;
 }
 
-// The work of a communicator that a stream holds so far, eager or in a capture.
+// Where an operation ends.
 struct WorkPoint {
-  std::optional<Fence> fence;  // eager; none: all that `stream` holds when it is waited for
-  std::uint64_t capture = 0;   // the id of the capture that it is in, and
-  EventHandle event;           // an event of it
-  Stream stream;               // that has the work; id 0: the end of its capture is not checked
+  std::optional<Fence> fence;    // eager; none: all that `stream` holds when somebody waits
+  Stream stream;                 // that the operation runs on
+  std::uint64_t capture = 0;     // the id of the capture that it is in, and
+  std::vector<GraphNode> nodes;  // where it ends there
 };
 
-// Operations that were queued. Cheap to copy; its destructor does nothing. A Work must not be used
-// after its communicator is closed; the Work of a captured operation, not after the capture ends.
+// An operation that was queued. It holds nothing of the device, so it may outlive all else. (Its
+// calls may not: the Work of an eager operation must not be waited for after the communicator is
+// closed; that of a captured operation, not after the capture ends.)
 class Work {
  public:
   Work() = default;  // of nothing: wait() does nothing
@@ -111,22 +112,19 @@ class Work {
   // the caller's stream, another stream waits for all that the caller's stream holds now; the
   // caller's stream itself need not wait. For a captured operation, `stream` is in the same
   // capture, or in no capture and joins it. Errors: capture (the operation was captured, and the
-  // stream is in another capture, or the capture is over; or the operation was eager, and either
+  // stream is in another capture, or the capture is over; or the operation was eager, and the
   // stream is being captured); device.
   Status wait(Stream stream) const;
   bool captured() const { return end_.capture != 0; }
 
  private:
-  friend class CommState;
   friend class Communicator;
-  Work(std::shared_ptr<CommState> state, const WorkPoint& end)
-      : state_(std::move(state)), end_(end) {}
+  Work(std::shared_ptr<CommState> state, WorkPoint end)
+      : state_(std::move(state)), end_(std::move(end)) {}
   std::shared_ptr<CommState> state_;
   WorkPoint end_;
 };
 
-// A moved-from communicator has no rank (-1 of 0) and no name. Its calls return errors
-// (invalid_argument).
 class Communicator {
  public:
   // Makes the communicator of all ranks of this launch (weir/comm/launch.h), each on the current
@@ -143,15 +141,15 @@ class Communicator {
   // close(); an error is logged.
   ~Communicator();
 
-  // What it runs on. It must not have been moved from.
+  // What it runs on.
   const CommContext& context() const;
   int rank() const;
   int ranks() const;
   const std::string& name() const;
 
   // The operations. Counts are NCCL's (weir/comm/operation.h). Operations may be in place where
-  // NCCL allows it: send == receive; for all_gather, send is this rank's part of receive; for
-  // reduce_scatter, receive is this rank's part of send.
+  // NCCL allows it: send == receive; where one has a part for each rank, the other is this rank's
+  // part of it. Otherwise the two do not overlap.
   // Errors: invalid_argument; capture (the communicator is not prepared; the capture is already
   // invalidated; no pool serves it); device (NCCL refused: the communicator has ended); whatever
   // ended the communicator.
@@ -193,55 +191,31 @@ class Communicator {
   }
   Result<Work> run(std::span<const Operation> group, Where where);
 
-  // Runs operations of several communicators of this rank as one group, so that no operation has to
-  // end before another begins. Returns a Work for each part, in order. The communicators differ,
-  // and have the same CommContext; all ranks list their common communicators in the same order.
-  // Errors: those above; if NCCL refuses the group, all communicators end.
-  struct Part {
-    const Communicator& communicator;
-    std::span<const Operation> operations;
-  };
-  static Result<std::vector<Work>> run_together(std::span<const Part> parts, Where where);
-
   // Connects what would otherwise connect at first use: rings and trees, and this rank with every
   // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
   // call it; the host waits. It costs some tens of MiB of NCCL's own memory, for a second
-  // communicator that ranks agree with. A second call does nothing.
+  // communicator that ranks agree with; and while it runs at most 64 MiB of the heap's. A second
+  // call does nothing.
   Status prepare();
   bool prepared() const;
 
-  // Ends the capture, and agrees with the other ranks that all have captured the same operations of
-  // this communicator: a graph that differs between ranks would wait forever. All ranks call it;
-  // the host waits. If other communicators of this rank have operations in the capture, their ranks
-  // agree too, in the order in which the communicators joined the capture: one communicator ends
-  // the capture, the same one on all of its ranks. Errors: capture (names a rank whose capture
-  // failed or differs; then no rank has a graph); device (a rank did not call).
+  // Ends the capture, and agrees with the other ranks that all have captured the same operations: a
+  // graph that differs between ranks would wait forever. All ranks call it; the host waits. If
+  // other communicators of this rank have operations in the capture (at most 12), ranks compare
+  // those too, in any order: the communicator that ends the capture has all their ranks. Errors:
+  // capture (names a rank whose capture failed or differs; then no rank has a graph); device (a
+  // rank did not call).
   Result<Graph> end_capture(CaptureScope& capture);
   // Launches the graph, and watches that the launch ends; so do the other communicators whose
-  // operations are in the graph. Errors: whatever ended one of the communicators;
-  // those of Graph::launch.
+  // operations are in the graph. Errors: those of Graph::launch; whatever ended one of the
+  // communicators. (One that can't watch the launch ends: the graph runs.)
   Status launch(Graph& graph, Stream stream);
 
   // Makes a communicator of all ranks that gave the same color, in order of `key`; a rank with a
   // negative color gets none. All ranks call it, in no capture. If a rank does not call within the
-  // `host_timeout` of `options`, this communicator ends; shrink() does the same.
+  // `host_timeout` of `options`, this communicator ends.
   Result<std::optional<Communicator>> split(int color, int key,
                                             const CommunicatorOptions& options = {});
-  // Makes a communicator of all ranks but the excluded ones, which do not call. On a communicator
-  // that failed, shrink() first ends the operations that are still running.
-  Result<Communicator> shrink(std::span<const int> excluded,
-                              const CommunicatorOptions& options = {});
-
-  // Gives the memory of NCCL's own that the communicator holds on the GPU away for a while, and has
-  // it back: for the time in which DeviceHeap::sleep() has given away the rest (docs/sleep.md). All
-  // ranks call it; the host waits, and suspend() for all work of the device first. In between every
-  // operation, split(), shrink(), end_capture() and launch() is refused, and no graph that captured
-  // its operations may be launched otherwise. Registered memory stays. A second call of the same
-  // does nothing; after an error either may be called again; close() resumes first. Errors:
-  // unavailable (NCCL before 2.29.7); device (NCCL refused; or a rank did not call within
-  // `host_timeout`: the communicator has ended).
-  Status suspend();
-  Status resume();
 
   // What ended the communicator; success: it works. poll() looks for errors first, as the watchdog
   // does.
@@ -255,18 +229,18 @@ class Communicator {
   // most `host_timeout` for each of the two. No other call may be running. If ranks are threads of
   // one process, synchronise them after close(): NCCL then waits for all GPUs of the process, and
   // so for every rank that waits for this one. Errors: invalid_argument (graphs that captured its
-  // operations are alive: the communicator stays as it is); device (an operation did not end: the
-  // message names it, and it was ended; or NCCL did not release its part: that part is kept, all
-  // else is gone).
+  // operations are alive, or registered pools are open: the communicator stays as it is); device
+  // (an operation did not end: the message names it, and it was ended; or NCCL did not release its
+  // part: that part is kept, all else is gone).
   Status close();
 
  private:
   friend class Bucketer;
-  friend class CommState;
   friend class RegisteredPool;
   explicit Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
-  Result<Communicator> derive(const std::string& call, CommunicatorOptions options,
-                              std::function<Result<CommHandle>()> make);
+  static Result<Communicator> create_owned(std::shared_ptr<void> owner, CommContext context,
+                                           const UniqueId& id, int ranks, int rank,
+                                           const CommunicatorOptions& options);
 
   std::shared_ptr<CommState> state_;
 };

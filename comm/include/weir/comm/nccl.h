@@ -51,8 +51,8 @@ struct UniqueId {
 
 // The settings of a new communicator. (NCCL: ncclConfig_t.)
 struct CommConfig {
-  std::string name;             // in NCCL's own logs
-  std::optional<int> max_ctas;  // thread blocks that a collective may take (NCCL: maxCTAs)
+  std::string name;                            // in NCCL's own logs
+  std::optional<int> max_ctas = std::nullopt;  // thread blocks of a collective (NCCL: maxCTAs)
 };
 
 class Nccl {
@@ -68,16 +68,12 @@ class Nccl {
   virtual bool connects_at_once() const = 0;
 
   // Communicators. init() and split() return once every rank has called. split() with a negative
-  // color makes none. The arguments of split() and shrink() determine rank and size of the new
-  // communicator.
+  // color makes none.
   virtual Result<UniqueId> unique_id() = 0;
   virtual Result<CommHandle> init(const UniqueId& id, int ranks, int rank,
                                   const CommConfig& config) = 0;
   virtual Result<CommHandle> split(CommHandle comm, int color, int key,
                                    const CommConfig& config) = 0;
-  // Excluded ranks do not call. `abort`: running work of `comm` is ended.
-  virtual Result<CommHandle> shrink(CommHandle comm, std::span<const int> excluded, bool abort,
-                                    const CommConfig& config) = 0;
   // destroy() requires that all work of the communicator is done and every graph that captured its
   // operations is destroyed; otherwise it may wait forever. abort() ends running work, and waits
   // for graphs as destroy() does. revoke() ends running work without waiting for graphs; destroy()
@@ -87,12 +83,6 @@ class Nccl {
   virtual Status revoke(CommHandle comm) = 0;
   // An error of NCCL's background work (ncclCommGetAsyncError); success: none so far.
   virtual Status async_error(CommHandle comm) = 0;
-  // Gives the communicator's memory on the GPU away, and has it back at the same addresses, graphs
-  // included; all its work is done. Each returns once every rank has called. In between only
-  // resume(), size(), rank() and async_error() may be called. Errors: unavailable (this NCCL
-  // can't).
-  virtual Status suspend(CommHandle comm) = 0;
-  virtual Status resume(CommHandle comm) = 0;
   virtual Result<int> size(CommHandle comm) = 0;
   virtual Result<int> rank(CommHandle comm) = 0;
 
@@ -109,11 +99,9 @@ class Nccl {
                                                     Bytes bytes) = 0;
   virtual Status deregister(CommHandle comm, RegistrationHandle registration) = 0;
 
-  // Streams of the communication layer, which do not synchronise with the default stream; and
-  // copies within the device.
+  // Streams of the communication layer, which do not synchronise with the default stream.
   virtual Result<Stream> create_stream() = 0;
   virtual Status destroy_stream(Stream stream) = 0;
-  virtual Status copy(void* to, const void* from, Bytes bytes, Stream stream) = 0;
 
   // An all-gather of host memory, with which ranks agree: returns every rank's `mine`, in order of
   // rank. All ranks pass the same number of bytes. The host waits for all ranks, at most `timeout`.

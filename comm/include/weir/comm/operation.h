@@ -39,7 +39,8 @@ inline constexpr int kReduceOps = static_cast<int>(ReduceOp::average) + 1;
 std::string_view name_of(ReduceOp op);
 
 // How the ranks' elements become one. With `premul`, each rank's elements are multiplied by it
-// before the sum (NCCL: ncclRedOpCreatePreMulSum); only for floating-point types and ReduceOp::sum.
+// before the sum (NCCL: ncclRedOpCreatePreMulSum), which may differ from rank to rank; only for
+// floating-point types and ReduceOp::sum.
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   std::optional<double> premul = std::nullopt;
@@ -79,6 +80,8 @@ struct Operation {
   // buffer.
   Bytes reads(int ranks, int rank) const;
   Bytes writes(int ranks, int rank) const;
+  // Has one of the buffers a part for each rank?
+  bool has_parts() const;
   // Does the operation connect pairs of ranks, rather than all ranks in rings and trees?
   bool is_point_to_point() const;
   // "all-reduce of 64 MiB of float32 (sum)", "send of 4 KiB of int8 to rank 3".

@@ -11,9 +11,9 @@
 // deregistered. A buffer lies in one segment.
 //
 // NCCL requires the same registrations on all ranks, and ranks agree on the segments. Ranks that
-// make the same calls in the same order have their buffers at the same offsets; verify() checks
-// that. Use separate pools for buffers of sends and receives and for buffers of
-// collectives. (NCCL 2.28 may treat a collective as unregistered if its buffer was sent before.)
+// make the same calls in the same order have their buffers at the same offsets. Use separate pools
+// for buffers of sends and receives and for buffers of collectives. (NCCL 2.28 may treat a
+// collective as unregistered if its buffer was sent before.)
 //
 // Blocks carry fences as those of a DeviceHeap do: work on the stream that a block was allocated
 // for may use the block at once; fence() reports work on another stream. Operations of the
@@ -25,7 +25,10 @@
 // graph's launches are done too. Report work of a stream that a graph was launched on with fence(),
 // as any other work.
 //
-// Threads: any thread may call. Calls in which ranks agree must be in the same order on all ranks.
+// A pool is closed, or destroyed, before its communicator is closed. One that was moved from may be
+// destroyed or assigned to, nothing else.
+//
+// Threads: any thread may call; close() excepted. Ranks make their pools in the same order.
 #pragma once
 
 #include <cstdint>
@@ -68,10 +71,8 @@ class RegisteredPool {
                                        const RegisteredPoolOptions& options = {});
   RegisteredPool(RegisteredPool&&) noexcept;
   RegisteredPool& operator=(RegisteredPool&&) noexcept;
-  // close(). If blocks are live, the destructor logs that, and the memory stays registered until
-  // the communicator is closed. If the communicator is already closed, nothing can use the blocks:
-  // the memory is freed once work queued so far on the streams that they were allocated for is
-  // done.
+  // close(). If blocks are live, the destructor logs that, and the memory stays registered for
+  // good.
   ~RegisteredPool();
 
   // Allocates a block for work on `stream`. Zero bytes: null. Errors: out_of_memory (no segment has
@@ -85,24 +86,16 @@ class RegisteredPool {
   // captured). After an error the block stays live.
   Status deallocate(void* block);
 
-  // Checks that all ranks have live blocks at equal offsets. All ranks call it; the host waits.
-  // Errors: invalid_argument (names a rank that differs, and what it has); device.
-  Status verify();
-
   // Waits for work on the pool's memory, then deregisters and frees the memory; each of the two
-  // steps takes at most the communicator's host_timeout. Later calls are errors (invalid_argument),
-  // except close(). Errors: invalid_argument (blocks are live: the pool stays as it is); device (a
-  // step did not end: memory that NCCL may still use is kept). If the communicator is closed first,
-  // it deregisters the segments; the memory then stays until the pool is destroyed, but nothing can
-  // be allocated any more.
+  // steps takes at most the communicator's host_timeout. Nothing else may be called afterwards.
+  // Errors: invalid_argument (blocks are live: the pool stays as it is); device (a step did not
+  // end: memory that NCCL may still use is kept).
   Status close();
 
   RegisteredPoolStatistics statistics() const;
 
  private:
-  friend class Bucketer;
   explicit RegisteredPool(std::shared_ptr<CommState> communicator);
-  Status closed() const;
   std::shared_ptr<CommState> communicator_;
   std::shared_ptr<RegisteredMemory> memory_;  // none: closed
 };

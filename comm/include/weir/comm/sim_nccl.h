@@ -5,7 +5,8 @@
 //
 // SimNccl enforces the rules of NCCL that programs break: ranks must ask for the same operations in
 // the same order; an operation that connects lazily cannot do so in a capture; calls on an aborted
-// communicator, or with memory that is only partly registered, are refused.
+// communicator, with memory that is only partly registered, or with buffers that overlap and are
+// not in place are refused. A group is its thread's alone.
 //
 // As on a GPU, an operation, or the launch of a graph that contains operations, ends once all
 // participating ranks have launched it. The devices' clocks are independent, so query() and
@@ -16,7 +17,7 @@
 // device's clock, so in simulated time, which only advance() and other calls move.
 // CommunicatorOptions::host_timeout is real time.
 //
-// init(), split(), shrink() and host_all_gather() wait for the other ranks up to `host_timeout`
+// init(), split() and host_all_gather() wait for the other ranks up to `host_timeout`
 // each (host_all_gather(): its own timeout), so each rank needs a thread. An id serves one init()
 // of each rank; a second init() of the same rank is refused.
 #pragma once
@@ -38,7 +39,6 @@ struct SimWorldOptions {
   // Are rings and trees connected when a communicator is made (NCCL_RUNTIME_CONNECT=0)? Sends and
   // receives always connect at the first use of each pair.
   bool connects_at_once = true;
-  bool suspends = true;          // false: as an NCCL before 2.29.7
   Nanoseconds host_time = 3_us;  // of the caller, for each operation
   Nanoseconds latency = 15_us;   // of an operation's kernel, besides its bytes at this rate
   double bytes_per_nanosecond = 300;
@@ -54,8 +54,6 @@ enum class NcclCall {
   group_end,
   allocate_segment,
   register_range,
-  suspend,
-  resume,
 };
 
 // The state that the ranks share. It outlives their Nccls. Self-synchronised.
@@ -85,7 +83,6 @@ class SimWorld {
   std::uint64_t operations(int rank) const;  // queued so far
   std::uint64_t made_communicators() const;  // so far, by all ranks
   std::uint64_t live_communicators() const;  // of all ranks
-  std::uint64_t suspended_communicators() const;
   std::uint64_t live_segments() const;
   std::uint64_t live_registrations() const;
   std::uint64_t live_streams() const;

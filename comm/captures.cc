@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/captures.h"
+
+#include <utility>
+
+namespace weir {
+
+Captured* Captures::find(std::uint64_t id) {
+  const auto found = captured_.find(id);
+  return found == captured_.end() ? nullptr : &found->second;
+}
+
+Captured& Captures::add(std::uint64_t id, std::weak_ptr<void> graph) {
+  std::erase_if(captured_, [](const auto& each) { return each.second.graph.expired(); });
+  return captured_[id] = Captured{.graph = std::move(graph)};
+}
+
+Result<Stream> Captures::stream_to_fork() {
+  for (const Stream stream : forked_) {
+    const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+    if (!status) return status.error();
+    if (*status == CaptureInfo::Status::none) return stream;
+  }
+  const Result<Stream> made = nccl_.create_stream();
+  if (made) forked_.push_back(*made);
+  return made;
+}
+
+Result<Stream> Captures::eager_stream() {
+  if (eager_) return *eager_;
+  const Result<Stream> made = nccl_.create_stream();
+  if (made) eager_ = *made;
+  return made;
+}
+
+Status Captures::destroy() {
+  Status first;
+  const auto note = [&](Status status) {
+    if (first && !status) first = std::move(status);
+  };
+  if (eager_) forked_.push_back(*eager_);
+  eager_.reset();
+  for (const Stream stream : std::exchange(forked_, {})) {
+    note(heap_.retire(stream));
+    note(nccl_.destroy_stream(stream));
+  }
+  captured_.clear();
+  return first;
+}
+
+}  // namespace weir

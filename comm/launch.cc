@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weir/comm/launch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "comm/numbers.h"
+
+namespace weir {
+namespace {
+
+constexpr int kMostRanks = 1 << 24;
+constexpr std::uint64_t kLastPort = 65535;
+constexpr const char* kNcclAddress = "NCCL_COMM_ID";
+
+// The names of the variables that say the same by each launcher, in the order in which launchers
+// are looked for. srun's count of ranks is the step's: a job's batch script has a rank and
+// SLURM_NTASKS too, though it runs once.
+struct Launcher {
+  std::string_view name;
+  std::array<std::string_view, 3> variables;  // rank, ranks, local rank
+  std::string_view start;                     // how to have them set: a remedy
+};
+constexpr std::array<Launcher, 5> kLaunchers{{
+    {"Weir's variables", {"WEIR_RANK", "WEIR_WORLD_SIZE", "WEIR_LOCAL_RANK"}, "set all three"},
+    {"torchrun",
+     {"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+     "start with torchrun --no-python, which sets all three"},
+    {"Open MPI",
+     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+     "start with mpirun, which sets all three"},
+    {"Hydra (MPICH)",
+     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+     "start with mpiexec.hydra, which sets all three"},
+    {"srun",
+     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+     "start with srun, which sets all three"},
+}};
+
+class ProcessEnvironment final : public Environment {
+ public:
+  std::optional<std::string> get(const std::string& name) const override {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr || *value == '\0') return {};
+    return value;
+  }
+  void set(const std::string& name, const std::string& value) override {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  void unset(const std::string& name) override { ::unsetenv(name.c_str()); }
+};
+
+Error wrong(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
+
+std::string shown(std::string_view name, std::string_view value) {
+  return fmt::format("{}=\"{}\"", name, value);
+}
+
+std::optional<std::string> get(const Environment& environment, std::string_view name) {
+  return environment.get(std::string(name));
+}
+
+// "host:port", "[v6 address]:port".
+bool is_address(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const std::string_view host = text.substr(0, colon);
+  const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  if (host.find_first_of(":[]") != std::string_view::npos && !bracketed) return false;
+  return whole_number(text.substr(colon + 1), kLastPort).value_or(0) > 0;
+}
+
+// Weir's own are meant for it, so half of them is a mistake. Half of another's may be left over
+// from a script, and only matters if nothing else says which rank this is; and what Slurm sets
+// outside a step says nothing of ranks. Null: no launcher's variables are set.
+Result<const Launcher*> choose(const Environment& environment) {
+  const Launcher* chosen = nullptr;
+  std::optional<Error> half_set;
+  for (const Launcher& launcher : kLaunchers) {
+    std::vector<std::string> set, missing;
+    for (const std::string_view name : launcher.variables) {
+      const auto value = get(environment, name);
+      (value ? set : missing).push_back(value ? shown(name, *value) : std::string(name));
+    }
+    if (missing.empty() && chosen == nullptr) chosen = &launcher;
+    const bool is_step = launcher.name != "srun" || get(environment, launcher.variables[1]);
+    if (missing.empty() || set.empty() || !is_step || half_set) continue;
+    half_set = wrong(fmt::format("{} of {} set, and {} not: {}, or unset what is set",
+                                 fmt::join(set, ", "), launcher.name, fmt::join(missing, ", "),
+                                 launcher.start));
+    if (&launcher == &kLaunchers.front()) return *half_set;
+  }
+  if (chosen == nullptr && half_set) return *half_set;
+  return chosen;
+}
+
+// Where rank 0 listens, and which variables say so.
+Status find_address(const Environment& environment, Launch& launch) {
+  const auto set = [&](std::string address, std::string source) {
+    launch.address = std::move(address);
+    launch.source = std::move(source);
+    return Status();
+  };
+  // NCCL itself follows it, whatever else is said.
+  if (const auto address = environment.get(kNcclAddress)) return set(*address, kNcclAddress);
+  if (const auto meet = environment.get("WEIR_MEET")) {
+    if (is_address(*meet)) return set(*meet, "WEIR_MEET");
+    return wrong(shown("WEIR_MEET", *meet) +
+                 " is not host:port, with a port of rank 0's host that nobody else uses");
+  }
+  const auto host = environment.get("MASTER_ADDR");
+  if (!host) {
+    return wrong(
+        fmt::format("WEIR_MEET is not set, and {} does not say where rank 0 is: set it, "
+                    "on every rank, to host:port of rank 0",
+                    launch.launcher));
+  }
+  const std::string port = environment.get("MASTER_PORT").value_or("");
+  const std::uint64_t number = whole_number(port, kLastPort - 1).value_or(0);
+  if (number == 0) {
+    return wrong(shown("MASTER_PORT", port) +
+                 " is not a port from 1 to 65534, before the one where ranks meet: correct it, or "
+                 "set WEIR_MEET to host:port of rank 0");
+  }
+  const bool bare_v6 = host->find(':') != std::string::npos && !host->starts_with('[');
+  return set(fmt::format("{}{}{}:{}", bare_v6 ? "[" : "", *host, bare_v6 ? "]" : "", number + 1),
+             "MASTER_ADDR, MASTER_PORT + 1, as the store has the port itself");
+}
+
+}  // namespace
+
+Environment& process_environment() {
+  static ProcessEnvironment environment;
+  return environment;
+}
+
+bool is_of_a_launch(std::string_view variable) {
+  const auto has_it = [&](const Launcher& launcher) {
+    return std::find(launcher.variables.begin(), launcher.variables.end(), variable) !=
+           launcher.variables.end();
+  };
+  return variable == "MASTER_ADDR" || variable == "MASTER_PORT" || variable == "WEIR_MEET" ||
+         std::any_of(kLaunchers.begin(), kLaunchers.end(), has_it);
+}
+
+Result<Launch> find_launch(const Environment& environment) {
+  if (const auto address = environment.get(kNcclAddress); address && !is_address(*address)) {
+    return wrong(shown(kNcclAddress, *address) +
+                 " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
+  }
+  const Result<const Launcher*> chosen = choose(environment);
+  if (!chosen) return chosen.error();
+  if (*chosen == nullptr) {
+    const auto meet = environment.get("WEIR_MEET");
+    if (!meet) return Launch{};
+    return wrong(shown("WEIR_MEET", *meet) +
+                 " is set, and nothing says which rank this is: start with a launcher, or set "
+                 "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK too, or unset it");
+  }
+  const auto& [name, variables, start] = **chosen;
+  Launch launch;
+  launch.launcher = name;
+  launch.variables = fmt::format("{}", fmt::join(variables, ", "));
+  int* const fields[] = {&launch.rank, &launch.ranks, &launch.local_rank};
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    const std::string value = get(environment, variables[i]).value_or("");
+    const auto number = whole_number(value, kMostRanks);
+    if (!number) {
+      return wrong(fmt::format("{} is not a whole number from 0 to {}", shown(variables[i], value),
+                               kMostRanks));
+    }
+    *fields[i] = static_cast<int>(*number);
+  }
+  if (launch.ranks < 1) return wrong(fmt::format("{}=0: there is at least one", variables[1]));
+  for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+    if (*fields[i] < launch.ranks) continue;
+    return wrong(fmt::format("{}={} of {}={}: they count from 0, so {} is the highest",
+                             variables[i], *fields[i], variables[1], launch.ranks,
+                             launch.ranks - 1));
+  }
+  if (launch.ranks == 1) return launch;
+  Status found = find_address(environment, launch);
+  return found ? Result<Launch>(std::move(launch)) : std::move(found).error();
+}
+
+std::string Launch::describe() const {
+  std::string text = fmt::format("rank {} of {}", rank, ranks);
+  if (launcher.empty()) return text + ": no launcher's variables are set";
+  text += fmt::format(", local rank {}, by {} ({})", local_rank, launcher, variables);
+  return address.empty() ? text : text + fmt::format("; meets rank 0 at {} ({})", address, source);
+}
+
+Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment) {
+  if (!launch.address.empty() && !environment.get(kNcclAddress)) {
+    environment.set(kNcclAddress, launch.address);
+  }
+  return nccl.unique_id();
+}
+
+void finish_rendezvous(const Launch& launch, Environment& environment) {
+  if (launch.source != kNcclAddress && environment.get(kNcclAddress) == launch.address) {
+    environment.unset(kNcclAddress);
+  }
+}
+
+}  // namespace weir
