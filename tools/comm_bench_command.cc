@@ -3,10 +3,11 @@
 #include <memory>
 #include <string>
 
-#include "comm/bench.h"
+#include "comm/overhead.h"
 #include "comm_ranks_options.h"
 #include "command.h"
 #include "option_checks.h"
+#include "weir/config.h"
 
 namespace weir {
 namespace {
@@ -14,100 +15,56 @@ namespace {
 struct BenchCommand {
   RanksCommand ranks;
   std::string operation = "all_reduce";
-  std::string least = "32M", most = "32M", step = "1M";
+  std::string least = "32M", most = "32M";
   ResultOptions result;
-  bool raw = false, compare = false;
-  BenchOptions options;
+  bool compare = false;
+  OverheadOptions options;
 };
 
-Result<BenchOptions> options_of(const BenchCommand& command) {
-  BenchOptions options = command.options;
+Result<Bytes> parse_size(const std::string& option, const std::string& text) {
+  constexpr Bytes kMost{1'000'000'000'000'000'000};
+  Result<Bytes> size = parse_bytes(text);
+  if (size && *size < kMost) return size;
+  return Error(ErrorCode::invalid_argument,
+               option + " '" + text + "': a size is a number of bytes, such as 8, 64K, 32M or 4G");
+}
+
+Result<OverheadOptions> options_of(const BenchCommand& command) {
+  OverheadOptions options = command.options;
   auto operations = parse_operations(command.operation);
   if (!operations) return operations.error();
   const Result<Bytes> least = parse_size("--minbytes", command.least);
   const Result<Bytes> most = parse_size("--maxbytes", command.most);
-  const Result<Bytes> step = parse_size("--stepbytes", command.step);
-  for (const Result<Bytes>* const size : {&least, &most, &step}) {
-    if (!*size) return size->error();
-  }
+  if (!least || !most) return least ? most.error() : least.error();
   options.operations = *std::move(operations);
   options.least = *least;
   options.most = *most;
-  options.step = *step;
-  if (command.raw) options.path = BenchPath::raw;
-  if (command.compare) options.path = BenchPath::both;
   return options;
 }
 
 constexpr const char* kName = "comm bench";
 
 ExitCode run(const BenchCommand& command) {
-  Result<BenchOptions> options = options_of(command);
+  const Result<OverheadOptions> options = options_of(command);
   if (!options) return exit_code_of(options.error(), kName);
   const Result<OpenRanks> open = open_as(command.ranks);
   if (!open) return exit_code_of(open.error(), kName);
   Result<ResultOutput> output = open_result(command.result);
   if (!output) return exit_code_of(output.error(), kName);
-  BenchWatcher watcher;
-  if (output->wants_text()) {
-    watcher = [&output](const BenchReport& so_far) {
-      return output->text(bench_text_so_far(so_far));
-    };
-  }
-  const Result<BenchReport> report = run_bench(*open, *options, watcher);
+  const Result<ScenarioReport> report = run_overhead(*open, *options);
   if (!report) return exit_code_of(report.error(), kName);
   if (report->is_rank_0) {
     const Status written =
-        output->write(bench_text_end(*report), [&report] { return bench_json(*report); });
+        output->write(overhead_text(*report), [&report] { return scenario_json(*report); });
     if (!written) return exit_code_of(written, kName);
   }
-  return report->sound() ? ExitCode::ok : ExitCode::answer_is_no;
-}
-
-void add_sizes(CLI::App& bench, BenchCommand& command) {
-  bench.add_option("-b,--minbytes", command.least, "The first size")->capture_default_str();
-  bench.add_option("-e,--maxbytes", command.most, "The last size")->capture_default_str();
-  bench.add_option("-i,--stepbytes", command.step, "Added from size to size")
-      ->capture_default_str();
-  bench
-      .add_option("-f,--stepfactor", command.options.factor,
-                  "Multiplies from size to size instead, where it is more than 1")
-      ->transform(whole_number(1, 1'000'000'000))
-      ->type_name("N");
-}
-
-void add_counts(CLI::App& bench, BenchOptions& options) {
-  bench.add_option("-n,--iters", options.iterations, "Groups of operations that are timed")
-      ->transform(whole_number(1, kMostTimes))
-      ->type_name("N")
-      ->capture_default_str();
-  bench.add_option("-m,--agg_iters", options.aggregated, "Operations in a group")
-      ->transform(whole_number(1, kMostInGroup))
-      ->type_name("N")
-      ->capture_default_str();
-  bench.add_option("-c,--check", options.checks, "Times that results are checked")
-      ->transform(whole_number(0, kMostTimes))
-      ->type_name("N")
-      ->capture_default_str();
-  bench
-      .add_option("-R,--local_register", options.registered,
-                  "1: buffers of a pool registered with NCCL (weir::RegisteredPool); 0: of the "
-                  "heap")
-      ->check(CLI::IsMember({"0", "1"}))
-      ->capture_default_str();
-  bench
-      .add_option("-G,--cudagraph", options.graph_launches,
-                  "Capture all of them into one graph, and launch it so many times; 0: eager")
-      ->transform(whole_number(0, kMostTimes))
-      ->type_name("N")
-      ->capture_default_str();
+  return report->holds() ? ExitCode::ok : ExitCode::answer_is_no;
 }
 
 constexpr const char* kCommBenchFooter = R"(
 Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --ranks 4 -b 8 -e 1G -f 2
-  weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 -G 10
-  weir comm bench --compare -b 8 -e 8
+  weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 --captured
 
 docs/comm-bench.md defines every option and column, docs/command.md what all commands have in
 common. Exit codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a
@@ -117,22 +74,31 @@ file can't be written.)";
 
 void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   auto command = std::make_shared<BenchCommand>();
+  OverheadOptions& options = command->options;
   CLI::App* bench = comm.add_subcommand(
-      "bench", "Time collectives, as nccl-tests does: through Weir, through NCCL, or both");
+      "bench", "Time collectives through Weir and through NCCL itself, in turns");
   add_ranks_options(*bench, command->ranks);
   bench
       ->add_option("--operation", command->operation,
-                   "all_reduce, all_gather, reduce_scatter, alltoall, sendrecv or all")
+                   "all_reduce, all_gather, reduce_scatter or all")
       ->capture_default_str();
-  add_sizes(*bench, *command);
-  add_counts(*bench, command->options);
-  bench->add_flag("--overlap", command->options.overlap,
+  bench->add_option("-b,--minbytes", command->least, "The first size")->capture_default_str();
+  bench->add_option("-e,--maxbytes", command->most, "The last size")->capture_default_str();
+  bench->add_option("-f,--stepfactor", options.factor, "Multiplies from size to size")
+      ->transform(whole_number(2, 1'000'000'000))
+      ->type_name("N")
+      ->capture_default_str();
+  bench->add_option("-n,--iters", options.operations_a_round, "Operations of a round")
+      ->transform(whole_number(1, 10'000))
+      ->type_name("N")
+      ->capture_default_str();
+  bench->add_flag("--captured", options.captured, "A round is the launch of a graph of them");
+  bench->add_flag("-R,--local_register", options.registered,
+                  "Buffers of a pool registered with NCCL (weir::RegisteredPool)");
+  bench->add_flag("--overlap", options.overlap,
                   "On the communicator's own stream; else on the caller's, as NCCL itself");
-  CLI::Option* raw = bench->add_flag("--raw", command->raw, "Ask NCCL itself, without Weir");
-  bench
-      ->add_flag("--compare", command->compare,
-                 "Through Weir and NCCL itself in turns, and the host time that Weir adds")
-      ->excludes(raw);
+  bench->add_flag("--compare", command->compare,
+                  "What the command does anyway; older command lines name it");
   add_result_options(*bench, command->result);
   bench->footer(kCommBenchFooter);
   bench->callback([command, &exit_code] { exit_code = run(*command); });

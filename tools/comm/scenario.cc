@@ -13,6 +13,8 @@ namespace {
 constexpr const char* kBounds[] = {"at most", "at least", "exactly"};
 const char* name_of(Bound bound) { return kBounds[static_cast<int>(bound)]; }
 
+}  // namespace
+
 std::string table_text(const ScenarioTable& table) {
   std::vector<std::size_t> widths;
   for (const std::string& column : table.columns) widths.push_back(column.size());
@@ -30,8 +32,6 @@ std::string table_text(const ScenarioTable& table) {
   for (const auto& row : table.rows) text += line(row);
   return text;
 }
-
-}  // namespace
 
 std::string percent(double value) {
   const std::string text = fmt::format("{:.1f} %", value);

@@ -89,6 +89,7 @@ Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOption
 Result<ScenarioReport> run_scenario_d(const OpenRanks& open);
 Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOptions& options);
 
+std::string table_text(const ScenarioTable& table);
 std::string scenario_text(const ScenarioReport& report);
 std::string scenario_json(const ScenarioReport& report);
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// `weir comm bench`: sizes, definitions, and runs on simulated ranks.
+#include "comm/overhead.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace weir {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+OpenRanks sim_ranks(int ranks = 2, std::function<void(SimWorld&)> opened = {},
+                    Nanoseconds host_timeout = Nanoseconds{60'000'000'000}) {
+  return [=](const RanksOptions& options) {
+    SimRanksOptions of;
+    of.ranks = ranks;
+    of.host_timeout = host_timeout;
+    of.opened = opened;
+    return open_sim_ranks(of, options);
+  };
+}
+OverheadOptions small() {
+  OverheadOptions options;
+  options.least = 64_KiB;
+  options.most = 256_KiB;
+  options.factor = 4;
+  options.operations_a_round = 4;
+  options.rounds = 3;
+  return options;
+}
+ScenarioReport run(const OverheadOptions& options, const OpenRanks& open = sim_ranks()) {
+  Result<ScenarioReport> report = run_overhead(open, options);
+  EXPECT_TRUE(report.ok()) << (report.ok() ? "" : report.error().message());
+  return report.ok() ? *std::move(report) : ScenarioReport{};
+}
+double cell(const ScenarioReport& report, std::size_t row, std::size_t column) {
+  return std::stod(report.tables.at(0).rows.at(row).at(column));
+}
+
+TEST(Overhead, SizesGrowByAFactorUpToTheLast) {
+  const auto sizes = [](std::uint64_t least, std::uint64_t most, std::uint64_t factor) {
+    std::vector<std::uint64_t> all;
+    OverheadOptions options;
+    options.least = {least};
+    options.most = {most};
+    options.factor = factor;
+    for (const Bytes size : sizes_of(options)) all.push_back(size.count);
+    return all;
+  };
+  EXPECT_THAT(sizes(8, 64, 2), ElementsAre(8, 16, 32, 64));
+  EXPECT_THAT(sizes(8, 100, 3), ElementsAre(8, 24, 72));
+  EXPECT_THAT(sizes(8, 8, 2), ElementsAre(8));
+  EXPECT_THAT(sizes(std::uint64_t{1} << 62, ~std::uint64_t{0}, 8),
+              ElementsAre(std::uint64_t{1} << 62));
+}
+
+TEST(Overhead, PartsAreOfWholeSixteenBytes) {
+  using enum OperationKind;
+  EXPECT_EQ(count_of(all_reduce, 1000_B, 3), 250u);
+  EXPECT_EQ(count_of(all_gather, 1000_B, 3), 80u);  // 320 bytes of 333
+  EXPECT_EQ(count_of(reduce_scatter, 16_B, 3), 0u);
+}
+
+TEST(Overhead, BandwidthIsWhatNcclTestsDefine) {
+  using enum OperationKind;
+  EXPECT_DOUBLE_EQ(bus_bandwidth(all_reduce, 1'000'000, 1e-3, 4), 4 * 1.5);  // 4 MB in 1 ms
+  EXPECT_DOUBLE_EQ(bus_bandwidth(all_gather, 250'000, 1e-3, 4), 4 * .75);
+  EXPECT_DOUBLE_EQ(bus_bandwidth(reduce_scatter, 250'000, 1e-3, 4), 4 * .75);
+  EXPECT_EQ(bus_bandwidth(all_reduce, 1'000'000, 0, 4), 0);
+}
+
+TEST(Overhead, IsMeasuredForEveryOperationEagerlyAndInGraphs) {
+  for (const bool captured : {false, true}) {
+    for (const bool overlap : {false, true}) {
+      OverheadOptions options = small();
+      options.operations = *parse_operations("all");
+      options.captured = captured;
+      options.overlap = overlap;
+      options.registered = overlap;
+      const ScenarioReport report = run(options, sim_ranks(3));
+      EXPECT_TRUE(report.holds());
+      EXPECT_THAT(report.problems, IsEmpty());
+      ASSERT_EQ(report.tables.at(0).rows.size(), 6u);
+      EXPECT_THAT(overhead_text(report), HasSubstr("reduce_scatter"));
+      EXPECT_EQ(overhead_text(report).find("caller's stream") == std::string::npos, overlap);
+      EXPECT_EQ(overhead_text(report).find("launch of a graph") != std::string::npos, captured);
+    }
+  }
+}
+
+TEST(Overhead, IsTheHostsTimeBesideNcclsOwn) {
+  OverheadOptions options = small();
+  const auto added = [&] { return cell(run(options), 0, 9); };
+  const double on_the_callers = added();
+  EXPECT_GT(on_the_callers, 0);
+  options.overlap = true;
+  EXPECT_GT(added(), on_the_callers);
+  const ScenarioReport report = run(small());
+  EXPECT_GE(cell(report, 0, 2), 15);  // the latency of the simulated NCCL, in us
+  EXPECT_NEAR(cell(report, 0, 6), 1, .5);
+}
+
+TEST(Overhead, OfAnOperationThatFailsOrHangsIsAnError) {
+  const Result<ScenarioReport> failed = run_overhead(
+      sim_ranks(
+          2, [](SimWorld& world) { world.fail(1, NcclCall::enqueue, 3); }, Nanoseconds{50'000'000}),
+      small());
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message(), HasSubstr("made to fail"));
+  const Result<ScenarioReport> hung =
+      run_overhead(sim_ranks(
+                       2, [](SimWorld& world) { world.hang(0, 3); }, Nanoseconds{50'000'000}),
+                   small());
+  ASSERT_FALSE(hung.ok());
+  EXPECT_EQ(hung.error().code(), ErrorCode::device);
+}
+
+TEST(Overhead, OfSizesOrOperationsThatCannotBeIsRefused) {
+  OverheadOptions options = small();
+  options.least = options.most * 2;
+  EXPECT_FALSE(run_overhead(sim_ranks(), options).ok());
+  options = small();
+  options.factor = 1;
+  EXPECT_FALSE(run_overhead(sim_ranks(), options).ok());
+  const auto reduce = parse_operations("reduce");
+  ASSERT_FALSE(reduce.ok());
+  EXPECT_THAT(reduce.error().message(), HasSubstr("all_reduce, all_gather, reduce_scatter, all"));
+}
+
+}  // namespace
+}  // namespace weir
