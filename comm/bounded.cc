@@ -2,9 +2,6 @@
 #include "comm/bounded.h"
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 namespace weir {
@@ -30,6 +27,28 @@ std::optional<Status> BoundedCall::wait(Nanoseconds host_timeout) {
   shared_->ended.wait_for(lock, waitable(host_timeout),
                           [&] { return shared_->status.has_value(); });
   return std::exchange(shared_->status, std::nullopt);
+}
+
+Ticker::Ticker(Nanoseconds period, std::function<bool()> look) {
+  if (period <= Nanoseconds{}) return;
+  thread_ = std::thread([this, period, look = std::move(look)] {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, waitable(period), [&] { return stopped_; })) {
+      lock.unlock();
+      const bool goes_on = look();
+      lock.lock();
+      if (!goes_on) return;
+    }
+  });
+}
+
+void Ticker::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
 }
 
 bool soon(const std::function<bool()>& holds) {

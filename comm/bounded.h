@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "weir/result.h"
@@ -36,6 +39,24 @@ class BoundedCall {
 inline std::optional<Status> bounded(Nanoseconds host_timeout, std::function<Status()> call) {
   return BoundedCall(std::move(call)).wait(host_timeout);
 }
+
+// Calls `look` in a thread of its own, every so often, until it says that it is enough. A period of
+// zero: never.
+class Ticker {
+ public:
+  Ticker(Nanoseconds period, std::function<bool()> look);
+  ~Ticker() { stop(); }
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+
+  void stop();  // waits for a look that goes on
+
+ private:
+  std::mutex mutex_;
+  bool stopped_ = false;
+  std::condition_variable changed_;
+  std::thread thread_;
+};
 
 // Does it hold within 0.1 s, by the real clock? For what the driver does in a thread of its own
 // some tenths of a millisecond after the call that asks for it (docs/decisions/017).

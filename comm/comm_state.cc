@@ -30,36 +30,21 @@ CommState::CommState(std::shared_ptr<void> owner_of_context, CommContext of, Com
       rank(number),
       options(std::move(with)),
       captures_(of.nccl, of.device, of.heap),
-      watchdog_(of.device, options.timeout, size) {
-  if (options.watch_every > Nanoseconds{})
-    watchdog_thread_ = std::thread([this] { run_watchdog(); });
-}
+      watchdog_(of.device, options.timeout, size),
+      ticker_(options.watch_every, [this] { return poll().ok(); }) {}
 
-CommState::~CommState() { stop_watchdog(); }
+Status host_wait(Device& device, Stream stream) {
+  Result<EventHandle> event = device.create_event();
+  if (!event) return std::move(event).error();
+  Status ended = device.record(*event, stream);
+  if (ended) ended = device.synchronize(*event);
+  (void)device.destroy_event(*event);
+  return ended;
+}
 
 Error CommState::error(ErrorCode code, const std::string& what) const {
   return {code, "communicator '" + options.name + "', rank " + std::to_string(rank) + " of " +
                     std::to_string(ranks) + ": " + what};
-}
-
-void CommState::run_watchdog() {
-  std::unique_lock lock(state_mutex_);
-  while (!stop_ && !failure_) {
-    stopped_.wait_for(lock, waitable(options.watch_every));
-    if (stop_) return;
-    lock.unlock();
-    (void)poll();
-    lock.lock();
-  }
-}
-
-void CommState::stop_watchdog() {
-  {
-    const std::lock_guard lock(state_mutex_);
-    stop_ = true;
-    stopped_.notify_all();
-  }
-  if (watchdog_thread_.joinable()) watchdog_thread_.join();
 }
 
 Status CommState::status() const {
@@ -136,7 +121,7 @@ std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function
 }
 
 Status CommState::finish(Stream stream) {
-  return finish_in_time([this, stream] { return finish_whenever(stream); });
+  return finish_in_time([this, stream] { return host_wait(context.device, stream); });
 }
 
 Status CommState::finish_in_time(std::function<Status()> wait) {
@@ -146,15 +131,6 @@ Status CommState::finish_in_time(std::function<Status()> wait) {
   return Error(ErrorCode::device,
                "its operations have not ended in " + seconds(options.host_timeout) +
                    (open.empty() ? "" : ": the first that may not have is " + open));
-}
-
-Status CommState::finish_whenever(Stream stream) {
-  Result<EventHandle> event = context.device.create_event();
-  if (!event) return std::move(event).error();
-  Status ended = context.device.record(*event, stream);
-  if (ended) ended = context.device.synchronize(*event);
-  (void)context.device.destroy_event(*event);
-  return ended;
 }
 
 // What was waited for in vain has been ended by now, so that those calls return; they use the
@@ -182,7 +158,7 @@ Status CommState::close() {
                                                     " registered pools are open: close them first");
     }
   }
-  stop_watchdog();
+  ticker_.stop();
   const std::lock_guard calls(calls_);
   bool failed = false;
   {

@@ -3,14 +3,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -48,13 +46,16 @@ struct CapturedCommunicator final : CaptureResource {
   std::shared_ptr<InGraph> in_graph;
 };
 
+// Host-waits for what the stream holds.
+Status host_wait(Device& device, Stream stream);
+
+// Its destructor gives nothing back that close() did not: NCCL may wait for ever for what is still
+// alive.
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
   // `owner` of what the context refers to, if somebody owns it: kept as long as this.
   CommState(std::shared_ptr<void> owner, CommContext context, CommHandle handle, int ranks,
             int rank, CommunicatorOptions options);
-  // Nothing is given back that close() did not: NCCL may wait for ever for what is still alive.
-  ~CommState();
 
   Status prepare();
   // Held for a whole call about the communicator. The call may wait for the communicator's other
@@ -92,10 +93,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
     std::uint64_t ranks = 0, operations = 0, digest = 0;
   };
   Entry captured(std::uint64_t capture);
-  // Sends the other ranks how a capture ended here, with this communicator's operations and the
-  // others', and checks that all ranks have captured the same of each communicator.
-  Status agree(std::uint64_t capture, Status mine,
-               const std::vector<std::shared_ptr<CommState>>& others);
   // A graph with its operations was launched.
   Status launched(Stream stream);
   // What every rank says in the same call, at most kMostSaid bytes, through the communicator that
@@ -131,8 +128,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
     Captured* captured = nullptr;  // what is known of it; null: eager
     bool overlap = false;
   };
-  // May the group be queued on the stream, which is in that capture, if it is in one?
-  Status check(std::span<const Operation> group, Stream stream, const CaptureInfo& info) const;
   Result<Entered> enter(Stream stream, bool overlap, const CaptureInfo& info);
   Status enqueue(std::span<const Operation> group, Stream stream);
   // `queued`: what NCCL returned.
@@ -144,14 +139,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
   Result<Captured*> join_capture(Stream stream, std::uint64_t id);
   Result<Stream> fork(Stream stream, const Entered& entered);
-  void revoke(CommHandle control);        // and `handle`
-  Status finish_whenever(Stream stream);  // without bounds
+  void revoke(CommHandle control);  // and `handle`
   Status finish_in_time(std::function<Status()> wait);
   void await_late();
   Status connect(Stream stream);
-  Result<CommHandle> connect_control();
-  void run_watchdog();
-  void stop_watchdog();
 
   std::mutex calls_;             // one call at a time; guards captures_
   std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
@@ -164,9 +155,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::atomic<bool> ended_ = false;  // it failed, or was closed
   mutable std::mutex state_mutex_;   // of what follows
   std::optional<Error> failure_;
-  bool revoked_ = false, closed_ = false, stop_ = false;
-  std::condition_variable stopped_;
-  std::thread watchdog_thread_;
+  bool revoked_ = false, closed_ = false;
   std::vector<BoundedCall> late_;  // that did not return in time
 
   std::atomic<bool> left_ = false;          // leave() was called
@@ -174,6 +163,13 @@ class CommState : public std::enable_shared_from_this<CommState> {
   mutable std::mutex memories_mutex_;       // of what follows
   std::uint64_t last_memory_ = 0;
   std::vector<std::shared_ptr<RegisteredMemory>> memories_;
+
+  Ticker ticker_;  // looks, as poll() does; goes first
 };
+
+// Sends the other ranks how a capture ended here, with what it has of the communicator and of the
+// others, and checks that all ranks have captured the same of each.
+Status agree(CommState& comm, std::uint64_t capture, Status mine,
+             const std::vector<std::shared_ptr<CommState>>& others);
 
 }  // namespace weir

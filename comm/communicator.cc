@@ -148,7 +148,7 @@ Result<Graph> Communicator::end_capture(CaptureScope& capture) {
   const auto others = others_in(capture.resources(), state_.get());
   Result<Graph> graph = capture.end();
   Status ended = graph ? Status{} : Status(graph.error());
-  if (Status agreed = state_->agree(id, std::move(ended), others); !agreed) {
+  if (Status agreed = agree(*state_, id, std::move(ended), others); !agreed) {
     return std::move(agreed).error();
   }
   return graph;

@@ -99,7 +99,7 @@ Status CommState::connect(Stream stream) {
                      .peer = peer});
   }
   if (first) first = enqueue(pairs, stream);
-  Status finished = finish_whenever(stream);  // prepare() bounds it
+  Status finished = host_wait(context.device, stream);  // prepare() bounds it
   if (first) first = std::move(finished);
   Status freed = context.heap.deallocate(*memory);
   return first ? std::move(freed) : std::move(first);
@@ -160,25 +160,28 @@ CommState::Entry CommState::captured(std::uint64_t capture) {
 // A rank says why its capture failed, after a '!', or what it captured of each communicator, after
 // an '='. It
 // says it once, so that no order of communicators has to be the same on all ranks.
-Status CommState::agree(std::uint64_t capture, Status mine,
-                        const std::vector<std::shared_ptr<CommState>>& others) {
-  constexpr std::size_t kMostEntries = (kMostSaid - 1) / sizeof(Entry);
-  std::map<std::uint64_t, std::string> names{{group_, options.name}};
+Status agree(CommState& comm, std::uint64_t capture, Status mine,
+             const std::vector<std::shared_ptr<CommState>>& others) {
+  using Entry = CommState::Entry;
+  constexpr std::size_t kMostEntries = (CommState::kMostSaid - 1) / sizeof(Entry);
+  std::map<std::uint64_t, std::string> names;
   std::string said = "=";
   const auto add = [&](const Entry& entry) {
     said.append(reinterpret_cast<const char*>(&entry), sizeof entry);
   };
-  add(captured(capture));
+  const Entry own = comm.captured(capture);
+  add(own);
   for (const std::shared_ptr<CommState>& other : others) {
     if (mine) mine = other->status();
-    names[other->group_] = other->options.name;
-    add(other->captured(capture));
+    const Entry theirs = other->captured(capture);
+    names[theirs.group] = other->options.name;
+    add(theirs);
   }
   if (mine && others.size() >= kMostEntries) {
     mine = Error(ErrorCode::capture, "it has operations of more than " +
                                          std::to_string(kMostEntries) + " communicators");
   }
-  const auto all = gather_said("end_capture", mine ? said : "!" + mine.error().message());
+  const auto all = comm.gather_said("end_capture", mine ? said : "!" + mine.error().message());
   if (!all) return all.error();
 
   struct Group {
@@ -188,16 +191,16 @@ Status CommState::agree(std::uint64_t capture, Status mine,
   };
   std::map<std::uint64_t, Group> groups;
   const auto name_of = [&](std::uint64_t group) {
-    if (group == group_) return std::string();
+    if (group == own.group) return std::string();
     const auto known = names.find(group);
     return known == names.end() ? " of another communicator" : " of '" + known->second + "'";
   };
   for (std::size_t other = 0; other < all->size(); ++other) {
     const std::string& theirs = (*all)[other];
     if (theirs.starts_with('!')) {
-      return error(ErrorCode::capture,
-                   "the capture failed on rank " + std::to_string(other) +
-                       ", so no rank may launch its graph: " + theirs.substr(1));
+      return comm.error(ErrorCode::capture,
+                        "the capture failed on rank " + std::to_string(other) +
+                            ", so no rank may launch its graph: " + theirs.substr(1));
     }
     for (std::size_t at = 1; at + sizeof(Entry) <= theirs.size(); at += sizeof(Entry)) {
       Entry entry;
@@ -206,22 +209,22 @@ Status CommState::agree(std::uint64_t capture, Status mine,
       ++group.found;
       if (entry.operations == group.entry.operations && entry.digest == group.entry.digest)
         continue;
-      return error(ErrorCode::capture,
-                   "rank " + std::to_string(other) + " captured other operations" +
-                       name_of(entry.group) + " (" + std::to_string(entry.operations) +
-                       ") than rank " + std::to_string(group.first_rank) + " (" +
-                       std::to_string(group.entry.operations) +
-                       "), and the graphs would wait for each other for ever: capture the same on "
-                       "every rank");
+      return comm.error(
+          ErrorCode::capture,
+          "rank " + std::to_string(other) + " captured other operations" + name_of(entry.group) +
+              " (" + std::to_string(entry.operations) + ") than rank " +
+              std::to_string(group.first_rank) + " (" + std::to_string(group.entry.operations) +
+              "), and the graphs would wait for each other for ever: capture the same on "
+              "every rank");
     }
   }
   for (const auto& [number, group] : groups) {
     if (group.found == group.entry.ranks) continue;
-    return error(ErrorCode::capture,
-                 std::to_string(group.found) + " of " + std::to_string(group.entry.ranks) +
-                     " ranks have captured operations" + name_of(number) +
-                     ": all of them capture, and a communicator that has all of them ends the "
-                     "capture");
+    return comm.error(ErrorCode::capture,
+                      std::to_string(group.found) + " of " + std::to_string(group.entry.ranks) +
+                          " ranks have captured operations" + name_of(number) +
+                          ": all of them capture, and a communicator that has all of them ends the "
+                          "capture");
   }
   return {};
 }

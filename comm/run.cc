@@ -40,6 +40,28 @@ Status order_captured(Device& device, Stream earlier, Stream later, bool joins) 
   return ordered;
 }
 
+// May the group be queued on the stream, which is in that capture, if it is in one?
+Status check(const CommState& comm, std::span<const Operation> group, Stream stream,
+             const CaptureInfo& info) {
+  for (const Operation& operation : group) {
+    if (Status good = operation.check(comm.ranks, comm.rank); !good) {
+      return comm.error(good.error().code(), good.error().message());
+    }
+  }
+  if (info.status == CaptureInfo::Status::none) return {};
+  const std::string what = group.front().describe(comm.ranks) + " on stream " +
+                           std::to_string(stream.id) + ", which is being captured: ";
+  if (info.status == CaptureInfo::Status::invalidated) {
+    return comm.error(ErrorCode::capture, what + "the capture was broken by an earlier call");
+  }
+  if (comm.prepared) return {};
+  return comm.error(
+      ErrorCode::capture,
+      what +
+          "it is not prepared, and connecting now would break the capture, which is whole "
+          "still: call prepare() on every rank before the capture begins");
+}
+
 }  // namespace
 
 Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream stream,
@@ -48,32 +70,12 @@ Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream
   if (Status works = status(); !works) return std::move(works).error();
   const Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
-  if (Status good = check(group, stream, *info); !good) return std::move(good).error();
+  if (Status good = check(*this, group, stream, *info); !good) return std::move(good).error();
   const Result<Entered> entered = enter(stream, overlap, *info);
   if (!entered) return entered.error();
   const Status queued = enqueue(group, entered->stream);
   return entered->captured == nullptr ? leave_eager(group, *entered, queued)
                                       : leave_captured(group, *entered, queued);
-}
-
-Status CommState::check(std::span<const Operation> group, Stream stream,
-                        const CaptureInfo& info) const {
-  for (const Operation& operation : group) {
-    if (Status good = operation.check(ranks, rank); !good) {
-      return error(good.error().code(), good.error().message());
-    }
-  }
-  if (info.status == CaptureInfo::Status::none) return {};
-  const std::string what = group.front().describe(ranks) + " on stream " +
-                           std::to_string(stream.id) + ", which is being captured: ";
-  if (info.status == CaptureInfo::Status::invalidated) {
-    return error(ErrorCode::capture, what + "the capture was broken by an earlier call");
-  }
-  if (prepared) return {};
-  return error(ErrorCode::capture,
-               what +
-                   "it is not prepared, and connecting now would break the capture, which is whole "
-                   "still: call prepare() on every rank before the capture begins");
 }
 
 Result<CommState::Entered> CommState::enter(Stream stream, bool overlap, const CaptureInfo& info) {

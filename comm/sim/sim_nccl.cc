@@ -19,6 +19,11 @@ Error refused(const std::string& call, const std::string& why) {
   return {ErrorCode::device, call + ": " + why};
 }
 
+Nanoseconds kernel_time(const SimWorldOptions& options, Bytes bytes) {
+  const double moved = static_cast<double>(bytes.count) / options.bytes_per_nanosecond;
+  return options.latency + Nanoseconds{static_cast<std::int64_t>(moved)};
+}
+
 class SimNccl final : public Nccl {
  public:
   SimNccl(std::shared_ptr<SimWorld::State> world, int rank, SimDevice& device)
@@ -52,7 +57,7 @@ class SimNccl final : public Nccl {
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& config) override {
     if (fails(NcclCall::split)) return refused("split", "made to fail");
     Mine& parent = at(comm);
-    const std::string where = next_rendezvous(parent, "split");
+    const std::string where = parent.next_rendezvous("split");
     const auto all = world_->rendezvous(where, parent.part->rank, parent.part->comm->size,
                                         std::to_string(color) + " " + std::to_string(key),
                                         world_->options.host_timeout);
@@ -214,7 +219,7 @@ class SimNccl final : public Nccl {
     Mine& of = at(comm);
     if (has_ended(of)) return refused("host_all_gather", "the communicator was aborted");
     const auto all = world_->rendezvous(
-        next_rendezvous(of, "host_all_gather"), of.part->rank, of.part->comm->size,
+        of.next_rendezvous("host_all_gather"), of.part->rank, of.part->comm->size,
         std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
         std::chrono::nanoseconds(timeout.count));
     if (!all) return refused("host_all_gather", all.error().message());
@@ -232,6 +237,10 @@ class SimNccl final : public Nccl {
     std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
     std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
     std::uint64_t rendezvous_count = 0;
+    std::string next_rendezvous(const std::string& what) {
+      return "communicator " + std::to_string(part->comm->id) + " " + what + " " +
+             std::to_string(++rendezvous_count);
+    }
     bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
   };
@@ -261,14 +270,6 @@ class SimNccl final : public Nccl {
   Mine& at(CommHandle comm) {
     const std::lock_guard lock(mutex_);
     return *comms_.at(comm.value);
-  }
-  static std::string next_rendezvous(Mine& of, const std::string& what) {
-    return "communicator " + std::to_string(of.part->comm->id) + " " + what + " " +
-           std::to_string(++of.rendezvous_count);
-  }
-  Nanoseconds kernel_time(Bytes bytes) const {
-    const double moved = static_cast<double>(bytes.count) / world_->options.bytes_per_nanosecond;
-    return world_->options.latency + Nanoseconds{static_cast<std::int64_t>(moved)};
   }
 
   bool has_ended(const Mine& of) const { return of.part->has_ended(*world_); }
@@ -385,7 +386,8 @@ class SimNccl final : public Nccl {
       others.peers = std::make_shared<SimHanging>(std::static_pointer_cast<SimLine>(others.peers));
     }
     device_.advance(world_->options.host_time);
-    return device_.launch(stream, accesses, kernel_time(std::max(reads, writes)), others);
+    return device_.launch(stream, accesses, kernel_time(world_->options, std::max(reads, writes)),
+                          others);
   }
 
   const std::shared_ptr<SimWorld::State> world_;
