@@ -69,7 +69,10 @@ void CommState::fail(const Error& why) {
   if (!status()) return;
   std::unique_lock nccl_call(nccl_calls_, std::defer_lock);
   // (By the system's clock: ThreadSanitizer does not see locks that are taken by the steady one.)
-  (void)nccl_call.try_lock_until(std::chrono::system_clock::now() + kLongestCall);
+  const auto until = std::chrono::system_clock::now() + kLongestCall;
+  (void)nccl_call.try_lock_until(until);
+  std::unique_lock control_call(control_calls_, std::defer_lock);
+  (void)control_call.try_lock_until(until);
   CommHandle control;
   {
     const std::lock_guard lock(state_mutex_);

@@ -144,11 +144,13 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void await_late();
   Status connect(Stream stream);
 
-  std::mutex calls_;             // one call at a time; guards captures_
-  std::timed_mutex nccl_calls_;  // after calls_; see lock_nccl()
+  std::mutex calls_;                // one call at a time; guards captures_
+  std::timed_mutex nccl_calls_;     // after calls_; see lock_nccl()
+  std::timed_mutex control_calls_;  // after nccl_calls_; the same for the communicator that ranks
+                                    // agree with
   Captures captures_;
   Watchdog watchdog_;
-  CommHandle control_;             // written under both locks
+  CommHandle control_;             // written by prepare(), under calls_ and nccl_calls_
   std::uint64_t group_ = 0;        // Entry::group, from prepare() on
   std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
 

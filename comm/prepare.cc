@@ -112,7 +112,6 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
     std::uint64_t length = 0;
     char said[kMostSaid] = {};
   };
-  const std::lock_guard calls(calls_);
   if (Status works = status(); !works) return std::move(works).error();
   if (!prepared) {
     return error(ErrorCode::invalid_argument,
@@ -124,7 +123,8 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
   std::memcpy(message.call, call.data(), std::min(call.size(), sizeof message.call - 1));
   std::memcpy(message.said, mine.data(), message.length);
   const auto gathered = [&] {
-    const auto nccl_call = lock_nccl();
+    // Operations of other threads go on meanwhile.
+    const std::lock_guard control_call(control_calls_);
     return context.nccl.host_all_gather(control_, std::as_bytes(std::span(&message, 1)),
                                         options.host_timeout);
   }();

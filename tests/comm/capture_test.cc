@@ -478,13 +478,13 @@ TEST_F(CapturesOfSeveral, AreAgreedOnWhileAnotherIsCaptured) {
     };
     Graph graph;
     if (rank.number == 0) {
-      // Ended here, and agreed on once rank 1 comes.
+      // Ended here, and agreed on once rank 1 comes: after the second has its operations.
       std::thread ends([&] { graph = *rank.comm->end_capture(first); });
       while (rank.device.calls(DeviceCall::end_capture) == 0) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      capture_second();
       captured = true;
       ends.join();
-      capture_second();
     } else {
       while (!captured) std::this_thread::yield();
       capture_second();
