@@ -111,21 +111,6 @@ bool is_relevant(std::string_view name) {
          std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
 }
 
-// Why NCCL takes no setting from a line, or another than was meant; empty: it is in order.
-std::string odd_in(std::string_view line) {
-  const std::size_t equals = line.find('=');
-  if (equals == std::string_view::npos) return "it has no '=': NCCL passes over it";
-  const std::string_view name = line.substr(0, equals), value = line.substr(equals + 1);
-  if (name.empty()) return "no name stands before its '='";
-  if (trimmed(name) != name) {
-    return "white space around the name counts as part of it: NCCL does not know the variable";
-  }
-  if (!name.starts_with("NCCL_")) return "the name does not begin with NCCL_";
-  if (trimmed(value) != value) return "white space around the value counts as part of it";
-  if (value.size() > kMostNcclValue) return "the value is longer than 1023 bytes: NCCL cuts it";
-  return {};
-}
-
 // As NCCL: no white space is dropped, nothing is quoted, and what is set stays as it is.
 void read_file(const Tree& tree, const std::string& path, Settings& settings,
                std::map<std::string, Setting>& in_force) {
@@ -134,12 +119,8 @@ void read_file(const Tree& tree, const std::string& path, Settings& settings,
   std::istringstream text(tree.text(path, settings.unread));
   if (settings.unread.size() > unread) return;
   settings.files.push_back(path);
-  int number = 0;
   for (std::string line; std::getline(text, line);) {
-    ++number;
     if (line.empty() || line.front() == '#') continue;
-    const std::string why = odd_in(line);
-    if (!why.empty()) settings.odd_lines.push_back({path, number, why});
     const std::size_t equals = line.find('=');
     const std::string name = line.substr(0, equals);
     if (equals == std::string::npos || trimmed(name) != name || !is_relevant(name)) continue;

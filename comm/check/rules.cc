@@ -38,13 +38,6 @@ void configuration_file(const Machine&, const Settings& settings, Findings& find
                         unread.why + "; NCCL goes on without it, and says nothing.",
                         "Make it readable, or correct NCCL_CONF_FILE."});
   }
-  for (const OddLine& line : settings.odd_lines) {
-    findings.push_back(
-        {warning, "",
-         line.file + ", line " + std::to_string(line.line) + ": not as NCCL reads such files",
-         "In the line: " + line.why + ".",
-         "Write NAME=value, with no white space and no quotes, or begin a comment with #."});
-  }
 }
 
 // NCCL_IB_HCA says which ports are meant to be used: then NCCL's log says what became of them.

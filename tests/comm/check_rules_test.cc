@@ -94,15 +94,6 @@ TEST(CheckRules, PutErrorsFirst) {
   EXPECT_FALSE(has_error({findings[1], findings[2]}));
 }
 
-TEST(CheckRules, OddLinesOfAFileAreFound) {
-  Settings settings;
-  settings.odd_lines.push_back({"/etc/nccl.conf", 7, "it has no '='"});
-  const Findings findings = examine(test::eight_gpus(), settings);
-  ASSERT_THAT(findings, SizeIs(1));
-  EXPECT_EQ(findings[0].id, "configuration_file");
-  EXPECT_THAT(findings[0].what, AllOf(HasSubstr("/etc/nccl.conf"), HasSubstr("line 7")));
-}
-
 TEST(CheckRules, CutValuesThatAreLong) {
   const Settings settings =
       test::settings_of({{"NCCL_GRAPH_REGISTER", "1" + std::string(100000, 'x')}});

@@ -33,7 +33,6 @@ TEST(CheckSettings, TheEnvironmentWinsThenTheUsersFileThenTheSystems) {
   EXPECT_EQ(settings.list[2].value, "IB");
   EXPECT_EQ(settings.list[2].source, "/folks/me/.nccl.conf");
   EXPECT_THAT(settings.files, ElementsAre("/folks/me/.nccl.conf", "/etc/nccl.conf"));
-  EXPECT_THAT(settings.odd_lines, IsEmpty());
 }
 
 TEST(CheckSettings, WhatSaysWhichRankThisIsIsToldToo) {
@@ -83,23 +82,6 @@ TEST(CheckSettings, ANamedFileThatIsNotThereIsTold) {
     ASSERT_THAT(settings.unread, SizeIs(1)) << path;
     EXPECT_EQ(settings.unread[0].path, path);
   }
-}
-
-TEST(CheckSettings, LinesThatNcclDoesNotUnderstandAreTold) {
-  const MachineTree tree;
-  const std::string text =
-      "# a comment\n\nNCCL_NET IB\nNCCL_DEBUG = INFO\n=x\nexport NCCL_ALGO=Ring\nNCCL_PROTO= LL\n" +
-      std::string("NCCL_TOPO_FILE=") + std::string(2000, 'x') + "\nNCCL_BUFFSIZE=1\n";
-  tree.write("/etc/nccl.conf", text);
-  const Settings settings = read_settings(tree.root(), {}, "");
-  std::vector<int> lines;
-  for (const OddLine& line : settings.odd_lines) lines.push_back(line.line);
-  EXPECT_THAT(lines, ElementsAre(3, 4, 5, 6, 7, 8));
-  EXPECT_EQ(settings.find("NCCL_DEBUG"), nullptr);  // "NCCL_DEBUG " is another
-  EXPECT_EQ(settings.find("NCCL_ALGO"), nullptr);
-  EXPECT_EQ(settings.find("NCCL_PROTO")->value, " LL");
-  EXPECT_EQ(settings.find("NCCL_TOPO_FILE")->value.size(), 1023u);
-  EXPECT_EQ(settings.find("NCCL_BUFFSIZE")->value, "1");
 }
 
 TEST(CheckSettings, NumbersAreAsNcclReadsThem) {

@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <deque>
-#include <iterator>
-#include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "comm/block.h"
 #include "comm/scenario.h"
 #include "replay/units.h"
-#include "weir/snapshot.h"
 
 namespace weir {
 namespace {
@@ -30,88 +26,14 @@ struct Variant {
   Way way;
   bool captured = false;
   bool aims = false;  // it is Weir's, as it comes
-  ReusePolicy reuse = ReusePolicy::balanced;
 };
 
 struct Outcome {
   Bytes beyond;  // physical memory, most, beyond what was held before the first step
   Bytes live;    // blocks, most, likewise
   Nanoseconds step;
-  std::string picture;  // after each layer, and the heap at the end
+  std::string picture;  // memory held and live after each layer
 };
-
-// Numbers in order of first sight.
-class Renumbered {
- public:
-  std::uint64_t operator()(std::uint64_t name) {
-    return numbers_.try_emplace(name, numbers_.size()).first->second;
-  }
-
- private:
-  std::map<std::uint64_t, std::uint64_t> numbers_;
-};
-
-template <class Info>
-bool in_order(const Info& a, const Info& b) {
-  return std::pair(a.heap.value, a.address.value) < std::pair(b.heap.value, b.address.value);
-}
-
-// Addresses without what the driver chooses anew in each run, where reserved addresses begin:
-// stretches of addresses that are mapped without a gap, by number in order of first sight, and the
-// place in the stretch.
-class Stretches {
- public:
-  explicit Stretches(const std::vector<PageInfo>& pages) {
-    std::map<std::uint64_t, std::uint64_t> mapped;  // begin, end
-    for (const PageInfo& page : pages) {
-      for (const MappingInfo& mapping : page.mapped_at) {
-        mapped[mapping.address.value] = mapping.address.value + page.bytes.count;
-      }
-    }
-    std::uint64_t end = 0;
-    for (const auto& [begin, its_end] : mapped) {
-      if (begins_.empty() || begin != end) begins_.insert(begin);
-      end = its_end;
-    }
-  }
-
-  // Of an address that is mapped.
-  Address operator()(Address address) {
-    constexpr std::uint64_t kApart = std::uint64_t{1} << 48;
-    const std::uint64_t begin = *std::prev(begins_.upper_bound(address.value));
-    return {numbers_(begin) * kApart + (address.value - begin)};
-  }
-
- private:
-  std::set<std::uint64_t> begins_;
-  Renumbered numbers_;
-};
-
-// The same memory gives the same: without what the system hands out anew in each run, where
-// addresses begin, streams' and pools' names, and the time.
-HeapSnapshot relative(HeapSnapshot snapshot) {
-  Stretches stretches(snapshot.pages);
-  Renumbered streams, pools;
-  snapshot.time = {};
-  for (HeapInfo& heap : snapshot.heaps) {
-    heap.stream = streams(heap.stream);
-    heap.pool = pools(heap.pool);
-  }
-  for (HeapStatistics& heap : snapshot.statistics.heaps) heap.stream = streams(heap.stream);
-  for (PageInfo& page : snapshot.pages) {
-    for (MappingInfo& mapping : page.mapped_at) mapping.address = stretches(mapping.address);
-    std::sort(page.mapped_at.begin(), page.mapped_at.end(), in_order<MappingInfo>);
-  }
-  for (BlockInfo& block : snapshot.blocks) {
-    block.address = stretches(block.address);
-    block.stream = streams(block.stream);
-    block.pool = pools(block.pool);
-    for (std::uint64_t& stream : block.waits_for) stream = streams(stream);
-    block.allocated_at.reset();
-  }
-  std::sort(snapshot.blocks.begin(), snapshot.blocks.end(), in_order<BlockInfo>);
-  return snapshot;
-}
 
 class OverlapOfRank {
  public:
@@ -278,7 +200,6 @@ class OverlapOfRank {
     const Statistics after = rank_.heap.statistics();
     const Bytes beyond{after.reserved_bytes.peak - before_.reserved_bytes.current};
     const Bytes live{after.live_bytes.peak - before_.live_bytes.current};
-    picture_ += to_json(relative(rank_.heap.snapshot()));
     return Outcome{beyond, live, {took.count / options_.steps}, std::move(picture_)};
   }
 
@@ -299,7 +220,6 @@ Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
   RanksOptions wanted;
   wanted.raw = variant.way == Way::record_stream || variant.way == Way::host_sees;
   wanted.launch = 3_us;
-  wanted.heap.reuse = variant.reuse;
   Outcome first;
   Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
     OverlapOfRank overlap(rank, options, variant.way);
@@ -360,13 +280,11 @@ const Variant kVariants[] = {
     {"no all-reduce", Way::alone},
     {"Weir, every buffer kept for the step", Way::kept},
     {"Weir", Way::weir, false, true},
-    {"Weir, ReusePolicy::grow", Way::weir, false, false, ReusePolicy::grow},
     {"DeviceHeap::record_stream", Way::record_stream},
     {"freed when the host sees the end", Way::host_sees},
     {"no all-reduce, captured", Way::alone, true},
     {"Weir, every buffer kept, captured", Way::kept, true},
     {"Weir, captured", Way::weir, true, true},
-    {"Weir, ReusePolicy::grow, captured", Way::weir, true, false, ReusePolicy::grow},
 };
 
 Status run_table(const OpenRanks& open, const OverlapOptions& options, const std::string& title,
@@ -417,9 +335,7 @@ Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOption
       !ran) {
     return std::move(ran).error();
   }
-  report.notes.emplace_back(
-      "a run's bytes are the memory held and live after each layer, and the heap's snapshot as "
-      "JSON, with the begin of each stretch of mapped addresses as its number");
+  report.notes.emplace_back("a run's bytes are the memory held and live after each layer");
   return report;
 }
 

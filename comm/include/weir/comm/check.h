@@ -63,19 +63,11 @@ struct Setting {
   std::string source;  // "environment", or a file
 };
 
-// A line of a configuration file that gives NCCL no setting.
-struct OddLine {
-  std::string file;
-  int line = 0;  // from 1
-  std::string why;
-};
-
 // The variables in force: NCCL's, those of CUDA and Weir that matter to NCCL, and those that give a
 // process its rank (weir/comm/launch.h). They are read as NCCL reads them: the environment first,
 // then the user's file, then the system's file.
 struct Settings {
-  std::vector<Setting> list;  // sorted by name, one for each name
-  std::vector<OddLine> odd_lines;
+  std::vector<Setting> list;       // sorted by name, one for each name
   std::vector<Unread> unread;      // configuration files
   std::vector<std::string> files;  // configuration files that were read
 
