@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kPrefix = "WEIR_";
 
 // What others read for themselves, in the same environment: the communication layer
-// (docs/multi-node.md), and the Python package as Python starts.
+// (docs/comm.md), and the Python package as Python starts.
 constexpr std::array<std::string_view, 7> kNotSettings = {
     "WEIR_RANK", "WEIR_WORLD_SIZE",   "WEIR_LOCAL_RANK", "WEIR_LOCAL_WORLD_SIZE",
     "WEIR_MEET", "WEIR_NCCL_LIBRARY", "WEIR_ENABLE"};

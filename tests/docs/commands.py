@@ -58,14 +58,14 @@ NOT_RUN = [
     ("", r"gtest_filter='\*Cuda\*'", NEEDS_GPU),
     ("", r"^([A-Z_]+=\S+ )*python3? ", NEEDS_TORCH),
     ("", r"^torchrun |^mpirun |^mpiexec|^srun ", NEEDS_RANKS),
-    (r"multi-node", r"\./step|^for |^done", NEEDS_RANKS),
+    (r"comm", r"\./step|^for |^done", NEEDS_RANKS),
     ("", r"^bench/(torch|peers)/run", NEEDS_TORCH),
     ("suite", r"build/peers/", "needs PyTorch; bench.peers.suite runs it where that is built"),
     ("", r"^bench/(instructions|walk)/check", LONG),
     ("mechanisms", r"^bench/fragmentation/run --(ablation|without)", "takes minutes; bench.fragmentation.without runs a part"),
     ("", r"^build/release/bin/weir_micro", OTHER_TARGET),
     ("", r"^build/\S+/(tests|fuzz)/", OTHER_TARGET),
-    ("comm-tests", r"^tests/comm/", OTHER_TARGET),
+    ("comm", r"^tests/comm/", OTHER_TARGET),
     ("comm-check", r"^weir comm check$", "its output is of the machine; the synopsis above is run"),
 ]
 # Words in a synopsis that stand for something: what the test puts there.

@@ -112,7 +112,7 @@ class CudaJob {
       return Error(ErrorCode::invalid_argument,
                    fmt::format("--ranks {}: there {} {} here, and each rank needs one; give fewer "
                                "ranks, use --device sim, or start one process a rank "
-                               "(docs/multi-node.md)",
+                               "(docs/comm.md)",
                                wanted, gpus == 1 ? "is" : "are",
                                gpus == 1 ? "one GPU" : fmt::format("{} GPUs", gpus)));
     }
