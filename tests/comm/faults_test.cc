@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Calls{DeviceCall::release}, Calls{DeviceCall::create_event, 28, 9},
                     Calls{DeviceCall::destroy_event, 6, 5}, Calls{DeviceCall::record, 31, 9},
                     Calls{DeviceCall::wait, 13, 2}, Calls{DeviceCall::query, 9, 3},
-                    Calls{DeviceCall::synchronize, 4}, Calls{DeviceCall::capture_info, 99, 19},
+                    Calls{DeviceCall::synchronize, 4}, Calls{DeviceCall::capture_info, 98, 18},
                     Calls{DeviceCall::capture_tips, 1, 1}, Calls{DeviceCall::begin_capture},
                     Calls{DeviceCall::end_capture}, Calls{DeviceCall::instantiate},
                     Calls{DeviceCall::launch_graph}, Calls{NcclCall::split, 2},
