@@ -21,14 +21,14 @@ Result<Stream> Captures::stream_to_fork() {
     if (!status) return status.error();
     if (*status == CaptureInfo::Status::none) return stream;
   }
-  const Result<Stream> made = nccl_.create_stream();
+  Result<Stream> made = nccl_.create_stream();
   if (made) forked_.push_back(*made);
   return made;
 }
 
 Result<Stream> Captures::eager_stream() {
   if (eager_) return *eager_;
-  const Result<Stream> made = nccl_.create_stream();
+  Result<Stream> made = nccl_.create_stream();
   if (made) eager_ = *made;
   return made;
 }

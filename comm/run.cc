@@ -112,14 +112,14 @@ Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
 // the end of a CaptureScope joins it.
 Result<Stream> CommState::fork(Stream stream, const Entered& entered) {
   if (entered.captured == nullptr) {
-    const Result<Stream> comm_stream = captures_.eager_stream();
+    Result<Stream> comm_stream = captures_.eager_stream();
     if (!comm_stream) return comm_stream;
     const Status waits = context.heap.order(stream, *comm_stream);
     return waits ? comm_stream : waits.error();
   }
   Stream& forked = entered.captured->forked;
   if (forked.id == 0) {
-    const Result<Stream> made = captures_.stream_to_fork();
+    Result<Stream> made = captures_.stream_to_fork();
     if (!made) return made;
     const Result<bool> scoped = context.heap.attach(stream, {*made, nullptr});
     if (!scoped) return error(scoped.error().code(), scoped.error().message());
