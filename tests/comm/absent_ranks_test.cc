@@ -20,16 +20,6 @@ using test::Rank;
 class AbsentRanks : public test::CommRanks {
  protected:
   AbsentRanks() : CommRanks(2, {.host_timeout = std::chrono::milliseconds(300)}) {}
-
-  static Graph captured_sum(Rank& rank, GraphPool& pool) {
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
-    return *std::move(graph);
-  }
 };
 
 TEST_F(AbsentRanks, AreFoundByTheWatchdogWithinTheTimeout) {
@@ -145,7 +135,7 @@ TEST_F(AbsentRanks, OfALaunchAreFoundByTheWatchdog) {
   prepare();
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap);
-    Graph graph = captured_sum(rank, pool);
+    Graph graph = captured_sum(rank, pool, kSize);
     expect_ok(rank.comm->launch(graph, rank.compute));
     expect_ok(rank.comm->poll());
     rank.device.advance(kSecond + 1_ms);

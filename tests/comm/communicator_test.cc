@@ -217,20 +217,15 @@ TEST_F(Communicators, SeeALaunchThatHangs) {
   world_.hang(0, 1);
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
-    expect_ok(rank.comm->launch(*graph, rank.compute));
-    expect_ok(rank.comm->launch(*graph, rank.compute));
+    Graph graph = captured_sum(rank, pool, kSize);
+    expect_ok(rank.comm->launch(graph, rank.compute));
+    expect_ok(rank.comm->launch(graph, rank.compute));
     expect_ok(rank.comm->poll());
     rank.device.advance(kSecond + 1_ms);
     const Status found = rank.comm->poll();
     if (rank.number == 0) {
       expect_error(found, ErrorCode::device, "launch 1 of a graph has not ended in 1.0 s");
-      expect_error(rank.comm->launch(*graph, rank.compute), ErrorCode::device, "has not ended");
+      expect_error(rank.comm->launch(graph, rank.compute), ErrorCode::device, "has not ended");
     } else {
       expect_ok(found);
     }
@@ -369,12 +364,7 @@ TEST_F(Communicators, ThatTheirGraphsOutliveGoWithTheLastGraph) {
   prepare();
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
+    Graph graph = captured_sum(rank, pool, kSize);
     rank.comm.reset();  // which is logged
     rank.device.finish();
   });

@@ -95,6 +95,16 @@ class CommRanks : public testing::Test {
   void prepare() {
     on_all([](Rank& rank) { expect_ok(rank.comm->prepare()); });
   }
+  // A graph that adds up a block of its pool.
+  static Graph captured_sum(Rank& rank, GraphPool& pool, Bytes size) {
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    void* const block = rank.allocate(size, rank.compute);
+    expect_ok(rank.sum(block, size, rank.compute));
+    rank.free(block);
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    return *std::move(graph);
+  }
   // Polls every 0.1 s of the device's time, as the watchdog does. How many seconds until an error.
   static std::optional<double> late_after(Rank& rank, double seconds) {
     const Nanoseconds begin = rank.device.now();

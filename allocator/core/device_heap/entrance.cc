@@ -78,7 +78,7 @@ Status Entrance::refuse_captured(Stream stream, const char* call) {
 // Whether a stream lasts its owner knows best; of the default one it is sure.
 Result<Stream> Entrance::stream(void* handle) {
   if (Address::of(handle) == kPerThreadHandle) [[unlikely]] {
-    if (!!pools_.own().is_told()) {
+    if (pools_.own().is_told()) {
       return Error(ErrorCode::invalid_argument,
                    "the per-thread default stream can't be used: its handle names another stream "
                    "in each thread, and memory is waited for by any; make a stream of your own");
@@ -87,7 +87,7 @@ Result<Stream> Entrance::stream(void* handle) {
     if (stream) stream->may_end = true;  // with its thread, which alone may name it
     return stream;
   }
-  if (!bound() && !!pools_.own().is_told()) return device_.stream(handle);
+  if (!bound() && pools_.own().is_told()) return device_.stream(handle);
   const bool may_end = !pools_.own().is_told() && handle != nullptr;
   const Result<CaptureInfo::Status> status = device_.capture_status(Stream::of_captured(handle));
   if (!status) return status.error();
@@ -104,7 +104,7 @@ Result<Stream> Entrance::stream(void* handle) {
   for (const Stream each : pools_.own().timelines().streams()) {
     if (each.handle == handle) used = each;
   }
-  if (used && (!!pools_.own().is_told() || !named || *named == *used)) return *used;
+  if (used && (pools_.own().is_told() || !named || *named == *used)) return *used;
   Stream stream = named ? *named : names_.of_captured(handle);
   stream.may_end = may_end;
   return stream;

@@ -13,9 +13,6 @@
 namespace weir {
 namespace {
 
-// No device has more.
-constexpr Bytes kEverythingThere = 1024_TiB;
-
 // `most`: that could ever be had; zero: unknown. Where the request alone is more, nothing that is
 // freed will help.
 const char* remedy(Bytes bytes, Bytes limit, Bytes most) {
@@ -123,7 +120,7 @@ Result<bool> Ladder::wait_for_other_work(const BlockRequest& request) {
   if (Status waited = exchange_.wait_for_idle_pages(pool); !waited) {
     return std::move(waited).error();
   }
-  if (Result<Bytes> gone = exchange_.give_to_driver(kEverythingThere, pool); !gone) {
+  if (Result<Bytes> gone = exchange_.give_to_driver(PageHeap::kUnlimited, pool); !gone) {
     return std::move(gone).error();
   }
   return true;
@@ -134,7 +131,7 @@ Result<bool> Ladder::make_room_for_mappings(const BlockRequest& request) {
   PageHeap& pages = pools_.own().pages();
   if (request.route.pool != nullptr || !pages.totals().short_of_mappings) return false;
   if (Status waited = pages.wait_for_idle_pages(); !waited) return std::move(waited).error();
-  if (Result<Bytes> gone = pages.give_to_device(kEverythingThere); !gone) {
+  if (Result<Bytes> gone = pages.give_to_device(PageHeap::kUnlimited); !gone) {
     return std::move(gone).error();
   }
   return true;
