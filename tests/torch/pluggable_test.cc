@@ -43,14 +43,14 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class Pluggable : public testing::Test {
+class PluggableFunctions : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     ::setenv("WEIR_DEVICE", "sim", 1);
     ::setenv("WEIR_LIMIT", "90%", 1);
   }
-  Pluggable() { EXPECT_TRUE(configure_log(LogLevel::warn, log_).ok()); }
-  ~Pluggable() override {
+  PluggableFunctions() { EXPECT_TRUE(configure_log(LogLevel::warn, log_).ok()); }
+  ~PluggableFunctions() override {
     EXPECT_TRUE(configure_log(LogLevel::warn).ok());
     EXPECT_EQ(allocator_.heap(0).statistics().live_blocks.current, 0u);
     EXPECT_THAT(allocator_.validate(), IsEmpty());
@@ -77,7 +77,7 @@ class Pluggable : public testing::Test {
   const Stream stream_ = sim_.new_stream(), other_ = sim_.new_stream();
 };
 
-TEST_F(Pluggable, APoolServesRequestsUntilItsEndAndKeepsItsMemory) {
+TEST_F(PluggableFunctions, APoolServesRequestsUntilItsEndAndKeepsItsMemory) {
   constexpr PoolId kPool{0, 7};
   begin(kPool);
   void* const of_pool = take(8_MiB);
@@ -99,7 +99,7 @@ TEST_F(Pluggable, APoolServesRequestsUntilItsEndAndKeepsItsMemory) {
   EXPECT_THAT(logged(), HasSubstr("weir_torch_release_pool: "));
 }
 
-TEST_F(Pluggable, APoolThatCanNotBeBegunIsLogged) {
+TEST_F(PluggableFunctions, APoolThatCanNotBeBegunIsLogged) {
   constexpr PoolId kPool{0, 8};
   sim_.fail(DeviceCall::capture_info, 1);
   begin(kPool);
@@ -110,7 +110,7 @@ TEST_F(Pluggable, APoolThatCanNotBeBegunIsLogged) {
   EXPECT_THAT(logged(), HasSubstr("device 1"));
 }
 
-TEST_F(Pluggable, APoolThatIsMadePlainServesPlainMemory) {
+TEST_F(PluggableFunctions, APoolThatIsMadePlainServesPlainMemory) {
   constexpr PoolId kPool{0, 9};
   const std::uint64_t before = sim_.calls(DeviceCall::allocate_segment);
   ASSERT_EQ(weir_torch_make_plain(0, kPool.first, kPool.second), WEIR_OK);
@@ -128,7 +128,7 @@ TEST_F(Pluggable, APoolThatIsMadePlainServesPlainMemory) {
   weir_torch_release_pool(0, {0, 10});
 }
 
-TEST_F(Pluggable, AFractionOfTheDevicesMemoryIsTheLimitWhereTheConfiguredOneIsMore) {
+TEST_F(PluggableFunctions, AFractionOfTheDevicesMemoryIsTheLimitWhereTheConfiguredOneIsMore) {
   const Bytes total = sim_.memory_info()->total, configured = allocator_.heap(0).limit();
   ASSERT_GT(configured, Bytes{total.count / 2});
   weir_torch_memory_fraction(0.5, 0);
@@ -148,7 +148,7 @@ TEST_F(Pluggable, AFractionOfTheDevicesMemoryIsTheLimitWhereTheConfiguredOneIsMo
   }
 }
 
-TEST_F(Pluggable, ThePlaceOfABlockIsFoundFromAnyOfItsBytes) {
+TEST_F(PluggableFunctions, ThePlaceOfABlockIsFoundFromAnyOfItsBytes) {
   void* const block = take(4_MiB);
   for (const Bytes offset : {0_B, 1_B, 4_MiB - 1_B}) {
     std::size_t bytes = 0;
@@ -163,7 +163,7 @@ TEST_F(Pluggable, ThePlaceOfABlockIsFoundFromAnyOfItsBytes) {
   EXPECT_EQ(bytes, 7u);
 }
 
-TEST_F(Pluggable, AFreedBlockIsWaitedForByWhoHasItsBytesNext) {
+TEST_F(PluggableFunctions, AFreedBlockIsWaitedForByWhoHasItsBytesNext) {
   void* const block = take(8_MiB);
   ASSERT_TRUE(sim_.launch(other_, Writes(block, 8_MiB), 5_ms).ok());
   weir_torch_record_stream(block, handle_of(other_));
@@ -174,7 +174,7 @@ TEST_F(Pluggable, AFreedBlockIsWaitedForByWhoHasItsBytesNext) {
   sim_.finish();
 }
 
-TEST_F(Pluggable, WhatIsNoBlockIsLogged) {
+TEST_F(PluggableFunctions, WhatIsNoBlockIsLogged) {
   int none = 0;
   give(&none);
   EXPECT_THAT(logged(), HasSubstr("weir_torch_free: "));
