@@ -102,7 +102,7 @@ Plan Placer::remembered(Request& request) {
     const Wait wait = plan.row == nullptr ? reuse_.wait_needed(request, plan.head, plan.home)
                                           : reuse_.wait_needed(request, *plan.row);
     if (wait == Wait::recent && !waits) waits = plan;
-    if (wait > Wait::likely_over) return false;
+    if (wait != Wait::none) return false;
     found = plan;
     return true;
   });
@@ -155,7 +155,7 @@ Plan Placer::free_run(Request& request) {
                          most_for_distance);
       if (weight < least) wait = reuse_.wait_needed(request, &head, {at, size});
     }
-    if (weight < least && wait > Wait::likely_over) {
+    if (weight < least && wait != Wait::none) {
       request.passed_over = true;
       if (wait == Wait::elsewhere) {
         request.in_use_elsewhere += reuse_.in_use_elsewhere(request, head);
@@ -262,7 +262,7 @@ Plan Placer::growth(Request& request) {
     if (const Tile* const edge = hole.before; edge != nullptr && edge->is_free()) {
       const Bytes usable = std::min(edge->edge->run, size);
       const Wait wait = reuse_.wait_needed(request, edge->edge, {hole.begin - usable, usable});
-      if (wait <= Wait::likely_over) have = usable;
+      if (wait == Wait::none) have = usable;
     }
     const Bytes missing = round_up(size - have, rules_.granularity);
     if (hole.run < missing + held) return;

@@ -78,11 +78,13 @@ Reuse::Wait Reuse::wait_needed(Request& request, const Tile* head, Range home) {
     if (waits_for_remote_work(request, head, home)) return Wait::recent;
   }
   if (tables_.single_timeline || rules_.reuse == ReusePolicy::wait) return Wait::none;
-  bool recent = rules_.reuse == ReusePolicy::grow, own_only = true, past = true;
+  bool recent = rules_.reuse == ReusePolicy::grow, own_only = true;
+  const auto has_users = [&](const Tile& tile) {
+    return tile.by == request.owner.timeline ? bool{tile.uses} : tile.by != Tile::kNobody;
+  };
   (void)Tiles::visit_notes(head, home, [&](const Tile& tile) {
+    if (!has_users(tile)) return true;
     const bool own = tile.by == request.owner.timeline;
-    if ((own && !tile.uses) || tile.by == Tile::kNobody) return true;
-    past = past && is_past(request, tile);
     own_only = own_only && own;
     recent =
         recent ||
@@ -90,8 +92,11 @@ Reuse::Wait Reuse::wait_needed(Request& request, const Tile* head, Range home) {
         (rules_.trusts_context && !own);
     return true;
   });
-  if (past) return Wait::none;
-  if (!recent) return Wait::likely_over;
+  if (!recent || Tiles::visit_notes(head, home, [&](const Tile& tile) {
+        return !has_users(tile) || is_past(request, tile);
+      })) {
+    return Wait::none;
+  }
   if (rules_.reuse == ReusePolicy::balanced) return own_only ? Wait::elsewhere : Wait::recent;
   return timelines_.is_seen_complete(collect(request.owner, head, home)) ? Wait::none
                                                                          : Wait::recent;

@@ -31,10 +31,9 @@ class Reuse {
 
   // How the reuse policy sees the wait that the request's stream needs for these bytes of a run.
   enum class Wait : std::uint8_t {
-    none,
-    likely_over,  // a wait for a use that is long past
-    elsewhere,    // a wait for other streams that were named, for bytes of the stream's own
-    recent,       // a wait for a recent use; or the request may not have the bytes
+    none,       // or a wait for uses that are long past, and likely over
+    elsewhere,  // a wait for other streams that were named, for bytes of the stream's own
+    recent,     // a wait for a recent use; or the request may not have the bytes
   };
   Wait wait_needed(Request& request, const Tile* head, Range home);
   // The same for a row whose bytes are free.
