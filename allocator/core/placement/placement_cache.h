@@ -42,10 +42,8 @@ class RequestHistory {
 
   // Of the last request, to which note() gave that name.
   RequestKeys keys(Name name) const {
-    const std::uint64_t last = last_[(noted_ - 1) % kDepth];
-    const std::uint64_t before = noted_ - past_ < kBrief ? 0 : last_[(noted_ - kBrief) % kDepth];
     return {static_cast<std::uint32_t>(key(name)),
-            static_cast<std::uint32_t>(key(name_of(before * kMultiplier + last)))};
+            static_cast<std::uint32_t>(key(name_of(brief_)))};
   }
 
   // Notes a request; its block is held from now on.
@@ -64,41 +62,35 @@ class RequestHistory {
   }
   std::uint64_t noted() const { return noted_; }  // in all
   // A block is held no more.
-  void subtract(Bytes size) { held_ -= size; }
+  [[gnu::always_inline]] void subtract(Bytes size) {
+    held_ -= size;
+    if (held_ == 0_B) hash_ = brief_ = 0;
+  }
 
  private:
-  static constexpr std::uint64_t kDepth = 32, kBrief = 2;
   static constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;
-  static constexpr std::uint64_t kOldestFactor = [] {
-    std::uint64_t factor = 1;
-    for (std::uint64_t i = 0; i < kDepth; ++i) factor *= kMultiplier;
-    return factor;
-  }();
 
-  // Sums of products of plain sizes meet by chance too often: sizes are multiples of each other.
+  // Sizes are multiples of each other: sums of plain ones would meet by chance too often.
   static std::uint64_t scatter(std::uint64_t x) {
     x *= 0xd6e8feb86659fd93;
-    return (x ^ x >> 32) * 0xbf58476d1ce4e5b9;
+    return x ^ x >> 32;
   }
-  // A polynomial in kMultiplier over the last items, oldest first.
-  std::uint64_t hash_with(std::uint64_t item) const {
-    if (held_ == 0_B) return item;
-    const std::uint64_t gone = noted_ - past_ < kDepth ? 0 : last_[noted_ % kDepth];
-    return hash_ * kMultiplier + item - gone * kOldestFactor;
-  }
+  // Each item that follows moves those before it up by two bits, so it is of the last 32. Source:
+  // Xia et al. 2014, "Ddelta: A Deduplication-Inspired Fast Delta Compression Approach" (the gear
+  // hash).
+  std::uint64_t hash_with(std::uint64_t item) const { return (hash_ << 2) + item; }
   Name name_of(std::uint64_t hash) const { return hash + held_.count * kMultiplier; }
   void commit(Bytes size, std::uint64_t item, std::uint64_t hash) {
     hash_ = hash;
-    if (held_ == 0_B) past_ = noted_;
-    last_[noted_++ % kDepth] = item;
+    brief_ = (brief_ << 32) + (item >> 32);
+    ++noted_;
     held_ += size;
   }
 
   std::uint64_t hash_ = 0;
+  std::uint64_t brief_ = 0;  // of the last two items
   std::uint64_t noted_ = 0;
-  std::uint64_t past_ = 0;  // noted when nothing was held
   Bytes held_;
-  std::array<std::uint64_t, kDepth> last_{};
 
   friend struct TestAccess;
 };
