@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/memory/tile_index.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
+#include <new>
 
 namespace weir {
 namespace {
@@ -22,6 +25,14 @@ void for_each_slot(Range region, Visitor&& visit) {
 
 TileIndex::Slot TileIndex::nothing_;
 
+TileIndex::Table TileIndex::make_table() {
+  void* const table = ::mmap(nullptr, sizeof(Place) * kSlots, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED) throw std::bad_alloc();
+  return Table(static_cast<Place*>(table));
+}
+void TileIndex::Unmap::operator()(Place* table) const { ::munmap(table, sizeof(Place) * kSlots); }
+
 TileIndex::Slot* TileIndex::take_slot() {
   if (spare_slots_.empty()) {
     slots_.push_back(std::make_unique<Slot>());
@@ -32,7 +43,7 @@ TileIndex::Slot* TileIndex::take_slot() {
   return slot;
 }
 
-TileIndex::Slot& TileIndex::make_slot(std::atomic<Slot*>& place) {
+TileIndex::Slot& TileIndex::make_slot(Place& place) {
   const std::lock_guard lock(mutex_);
   Slot* const slot = take_slot();
   place.store(slot, std::memory_order_release);
@@ -41,18 +52,11 @@ TileIndex::Slot& TileIndex::make_slot(std::atomic<Slot*>& place) {
 
 void TileIndex::add_region(Range region) {
   const std::lock_guard lock(mutex_);
-  for_each_slot(region, [&](Range part) {
-    std::atomic<Group*>& group = groups_[part.begin.value / kSlot.count / kSlotsInGroup];
-    if (group.load(std::memory_order_relaxed) == nullptr) {
-      all_groups_.push_back(std::make_unique<Group>());
-      group.store(all_groups_.back().get(), std::memory_order_release);
-    }
-    add_part(part);
-  });
+  for_each_slot(region, [&](Range part) { add_part(part); });
 }
 
 void TileIndex::add_part(Range part) {
-  std::atomic<Slot*>& place = place_of(part.begin);
+  Place& place = place_of(part.begin);
   if (part.size == kSlot) {
     place.store(&nothing_, std::memory_order_release);
     return;
@@ -74,7 +78,7 @@ void TileIndex::remove_region(Range region) {
 }
 
 void TileIndex::remove_part(Range part) {
-  std::atomic<Slot*>& place = place_of(part.begin);
+  Place& place = place_of(part.begin);
   Slot* const slot = place.load(std::memory_order_relaxed);
   if (slot != &nothing_) {
     for (Address at = part.begin; at < part.end(); at = at + kStep) {

@@ -38,7 +38,7 @@ class TileIndex {
   static constexpr Bytes kGranule = 2_MiB;
   static constexpr Address kEnd{std::uint64_t{1} << 49};
 
-  TileIndex() = default;
+  TileIndex() : table_(make_table()) {}
   TileIndex(const TileIndex&) = delete;
   TileIndex& operator=(const TileIndex&) = delete;
 
@@ -65,6 +65,15 @@ class TileIndex {
       return last(address, Address{});
     return tile_in(entry);
   }
+  // The tile of the address's step, if it has one: if the address is the start of a large block, or
+  // lies in a slab, then its tile; else any, or null.
+  Tile* near(Address address) const {
+    const Slot* const slot =
+        table_[address.value / kSlot.count % kSlots].load(std::memory_order_acquire);
+    if (slot == nullptr) [[unlikely]]
+      return nullptr;
+    return tile_in(slot->steps[step_of(address)].load(std::memory_order_acquire));
+  }
   // The last entered tile that begins at or before `address`, and not before `floor`; or null.
   Tile* last(Address address, Address floor) const;
 
@@ -90,8 +99,7 @@ class TileIndex {
   friend struct TestAccess;
   static constexpr std::uint64_t kSteps = kSlot.count / kStep.count;
   static constexpr std::uint64_t kGranules = kSlot.count / kGranule.count;
-  static constexpr std::uint64_t kSlotsInGroup = 1 << 12;  // 1 TiB
-  static constexpr std::uint64_t kGroups = kEnd.value / kSlot.count / kSlotsInGroup;
+  static constexpr std::uint64_t kSlots = kEnd.value / kSlot.count;
   static constexpr std::size_t kRecords = 32;
 
   // An entry: a tile, in the low 48 bits; the grain in the step from which on it holds; and whether
@@ -108,7 +116,13 @@ class TileIndex {
     std::array<std::atomic<std::uint64_t>, kSteps / 64> begins{};  // a bit for each that says so
     std::array<Page*, kGranules> pages{};
   };
-  using Group = std::array<std::atomic<Slot*>, kSlotsInGroup>;
+  using Place = std::atomic<Slot*>;
+  // One place for each slot of all addresses, of which the system gives memory to those in use.
+  struct Unmap {
+    void operator()(Place* table) const;
+  };
+  using Table = std::unique_ptr<Place[], Unmap>;
+  static Table make_table();
 
   static std::uint64_t grain_of(Address at) { return at.value % kStep.count / kGrain.count; }
   static std::uint64_t step_of(Address at) { return at.value / kStep.count % kSteps; }
@@ -117,37 +131,28 @@ class TileIndex {
 
   // Null: no region is near.
   const Slot* slot_of(Address address) const {
-    const std::uint64_t group = address.value / (kSlot.count * kSlotsInGroup);
-    if (group >= kGroups) [[unlikely]]
-      return nullptr;
-    const Group* const slots = groups_[group].load(std::memory_order_acquire);
-    if (slots == nullptr) [[unlikely]]
-      return nullptr;
-    return (*slots)[address.value / kSlot.count % kSlotsInGroup].load(std::memory_order_acquire);
+    const std::uint64_t slot = address.value / kSlot.count;
+    return slot >= kSlots ? nullptr : table_[slot].load(std::memory_order_acquire);
   }
   // Of an address in a region: a table of its own.
   Slot& own_slot(Address address) {
-    std::atomic<Slot*>& place = place_of(address);
+    Place& place = place_of(address);
     Slot* const slot = place.load(std::memory_order_acquire);
     return slot == &nothing_ ? make_slot(place) : *slot;
   }
-  [[gnu::cold]] Slot& make_slot(std::atomic<Slot*>& place);
+  [[gnu::cold]] Slot& make_slot(Place& place);
   static bool is_slab(const Tile& tile) {
     return tile.size == kSlab && tile.kind == Tile::Kind::used;
   }
-  std::atomic<Slot*>& place_of(Address address) {
-    const std::uint64_t slot = address.value / kSlot.count;
-    return (*groups_[slot / kSlotsInGroup].load(std::memory_order_relaxed))[slot % kSlotsInGroup];
-  }
+  Place& place_of(Address address) { return table_[address.value / kSlot.count]; }
   Slot* take_slot();
   void mark(const Tile& slab, std::uint64_t entry);
   void add_part(Range part);
   void remove_part(Range part);
 
   static Slot nothing_;  // of a slot that lies in one region whole, and has no tile yet
-  std::array<std::atomic<Group*>, kGroups> groups_{};
+  const Table table_;
   std::mutex mutex_;  // guards what follows
-  std::vector<std::unique_ptr<Group>> all_groups_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> spare_slots_;  // of regions that are gone: they may be read yet
   std::vector<std::unique_ptr<Tile[]>> records_;
