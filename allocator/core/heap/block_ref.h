@@ -2,6 +2,8 @@
 // A block that a stream heap has given out, or caches, whatever its size.
 #pragma once
 
+#include <cstdint>
+
 #include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/heap/slabs.h"
@@ -13,18 +15,19 @@ namespace weir {
 class BlockRef {
  public:
   BlockRef() = default;
-  explicit BlockRef(Tile* run) : run_(run) {}
-  explicit BlockRef(SmallTile* tile) : tile_(tile) {}
-  explicit operator bool() const { return run_ != nullptr || tile_ != nullptr; }
+  explicit BlockRef(Tile* run) : record_(reinterpret_cast<std::uintptr_t>(run)) {}
+  explicit BlockRef(SmallTile* tile)
+      : record_(tile == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(tile) | kSmall) {}
+  explicit operator bool() const { return record_ != 0; }
   friend bool operator==(const BlockRef&, const BlockRef&) = default;
 
-  Tile* run() const { return run_; }         // null: it is small
-  SmallTile* tile() const { return tile_; }  // null: it is large
-  bool is_small() const { return tile_ != nullptr; }
+  bool is_small() const { return (record_ & kSmall) != 0; }
+  Tile* run() const { return reinterpret_cast<Tile*>(record_); }  // it is not small
+  SmallTile* tile() const { return reinterpret_cast<SmallTile*>(record_ - kSmall); }  // it is
   // visit(record), which is a Tile& or a SmallTile&.
   template <class Visitor>
   [[gnu::always_inline]] decltype(auto) visit(Visitor&& visitor) const WEIR_NO_THREAD_ANALYSIS {
-    return is_small() ? visitor(*tile_) : visitor(*run_);
+    return is_small() ? visitor(*tile()) : visitor(*run());
   }
 
   Address begin() const {
@@ -45,21 +48,21 @@ class BlockRef {
   BlockState& state() const {
     return visit([](auto& record) -> BlockState& { return record.state; });
   }
-  std::uint32_t epoch() const { return is_small() ? tile_->held.epoch : run_->epoch; }
+  std::uint32_t epoch() const { return is_small() ? tile()->held.epoch : run()->epoch; }
   void set_epoch(std::uint32_t epoch) const {
     if (is_small()) {
-      tile_->held.epoch = epoch;
+      tile()->held.epoch = epoch;
     } else {
-      run_->epoch = epoch;
+      run()->epoch = epoch;
     }
   }
   AllocationTime& allocated_at() const {
-    return is_small() ? tile_->held.allocated_at : run_->allocated_at;
+    return is_small() ? tile()->held.allocated_at : run()->allocated_at;
   }
 
  private:
-  Tile* run_ = nullptr;
-  SmallTile* tile_ = nullptr;
+  static constexpr std::uintptr_t kSmall = 1;  // which no record's address has
+  std::uintptr_t record_ = 0;
 };
 
 }  // namespace weir
