@@ -26,18 +26,7 @@ std::uint64_t next_number() {
   return ++last;
 }
 
-constexpr std::size_t kKnownStreams = 16;
-thread_local constinit std::array<KnownStream, kKnownStreams> known_streams;
-
 }  // namespace
-
-// Streams meet in a place now and then: the last one stays.
-inline KnownStream& DeviceHeap::Impl::known(Stream stream) {
-  return known_streams[stream.id % kKnownStreams];
-}
-inline bool DeviceHeap::Impl::knows(const KnownStream& known, Stream stream) const {
-  return known.stream == stream.id && known.device_heap == number_;
-}
 
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
     : number_(next_number()),
@@ -69,24 +58,27 @@ void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
                                        Status& status) {
-  KnownStream& known = this->known(stream);
+  std::atomic<StreamHeap*>& known = this->known(stream);
+  StreamHeap* heap = known.load(std::memory_order_acquire);
   while (true) {
-    if (knows(known, stream)) [[likely]] {
-      const Address at = known.heap->allocate(bytes, stream.id, status, create);
+    if (heap != nullptr) [[likely]] {
+      const Address at = heap->allocate(bytes, stream.id, status, create);
       if (at != Address{} || !status) [[likely]]
         return at;
     }
     if (status = Entrance::refuse_all(stream, "allocate"); !status) return {};
-    const Result<StreamHeap*> heap = pools.own().heap_of(stream);
-    if (!heap) {
-      status = heap.error();
+    const Result<StreamHeap*> found = pools.own().heap_of(stream);
+    if (!found) {
+      status = found.error();
       return {};
     }
-    known = {number_, stream.id, *heap};
+    heap = *found;
+    known.store(heap, std::memory_order_release);
   }
 }
 
-// The heap is locked, and its fast paths are open: nothing is bound, and nobody records.
+// The heap is locked, and its fast paths are open: nothing is bound, and nobody records. (A stream
+// that is passed on by reference needs no registers in the fast path.)
 [[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                                                       Stream stream) {
   if (bytes == 0_B || bytes > device_bytes_) [[unlikely]] {
@@ -100,7 +92,7 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
   return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
-Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
+[[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
   if (bytes == 0_B) return nullptr;
   observer.note_stack();
   // Refused before anything is rounded or reserved.
@@ -218,22 +210,23 @@ DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
 DeviceHeap::~DeviceHeap() { impl_->tag_pools.clear(); }  // whose pools look at this
 
 Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
-  const KnownStream& known = impl_->known(stream);
-  if (impl_->knows(known, stream)) [[likely]] {
+  Impl& impl = *impl_;
+  StreamHeap* const heap = impl.known(stream).load(std::memory_order_acquire);
+  if (heap != nullptr) [[likely]] {
     bool misses = false;
-    if (const Address at = known.heap->allocate_cached(bytes, stream.id, misses); at != Address{})
-        [[likely]]
+    const Address at = heap->allocate_cached(bytes, stream.id, misses);
+    if (at != Address{}) [[likely]]
       return at.pointer();
-    if (misses) return impl_->allocate_after_miss(*known.heap, bytes, stream);
+    if (misses) return impl.allocate_after_miss(*heap, bytes, stream);
   }
-  return impl_->allocate_block(bytes, stream);
+  return impl.allocate_block(bytes, stream);
 }
 
 Status DeviceHeap::deallocate(void* block) {
   const Address at = Address::of(block);
-  if (const Tile* const tile = impl_->find_tile(at)) [[likely]] {
+  if (Tile* const tile = impl_->tile_near(at)) [[likely]] {
     StreamHeap* const heap = tile->heap.load(std::memory_order_acquire);
-    if (heap != nullptr && heap->keep_in_cache(at, tile)) [[likely]]
+    if (heap != nullptr && heap->try_deallocate(at, tile)) [[likely]]
       return {};
   }
   return impl_->deallocate(block);

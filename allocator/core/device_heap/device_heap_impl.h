@@ -3,6 +3,8 @@
 // every other call on to the part that it concerns.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,15 +25,8 @@
 
 namespace weir {
 
-// What a thread knows of a stream: a few streams a thread, in a table of its own.
-struct alignas(32) KnownStream {
-  std::uint64_t device_heap = 0;  // its number; 0: nothing is known here
-  std::uint64_t stream = 0;       // Stream::id, which is never used again
-  StreamHeap* heap = nullptr;     // that served the stream the last time
-};
-
 // Threads: self-synchronised. The calls of a block's life take the locks of the pool and of the
-// registry for the first that a thread makes for a stream only.
+// registry for the first that is made for a stream only.
 class DeviceHeap::Impl {
  public:
   Impl(Device& device, const HeapOptions& options, EventSink* sink);
@@ -46,9 +41,10 @@ class DeviceHeap::Impl {
   // A graph pool of the tag, which lives as long as `heap`, whose parts these are.
   Result<GraphPool*> tag_pool(DeviceHeap& heap, const std::string& tag);
 
-  static KnownStream& known(Stream stream);
-  bool knows(const KnownStream& known, Stream stream) const;
-  Tile* find_tile(Address address) const { return registry.find_tile(address); }
+  // Which heap served the stream the last time, perhaps: streams meet in a place now and then. The
+  // heap itself knows whom it serves.
+  std::atomic<StreamHeap*>& known(Stream stream) { return known_[stream.id % known_.size()]; }
+  Tile* tile_near(Address address) { return registry.index().near(address); }
 
  private:
   Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
@@ -59,6 +55,7 @@ class DeviceHeap::Impl {
   Result<bool> defer(StreamHeap& heap, Address block);
   void note_context_events_lost(ContextEventsLost why, std::uint64_t stream);
 
+  std::array<std::atomic<StreamHeap*>, 256> known_{};
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
   const Bytes device_bytes_;    // in all, whoever has them; the most where that is not known
 

@@ -29,7 +29,6 @@ void StreamHeap::set_stream(Stream stream) {
   const bool fast_paths = serves_ != kNoStream && fast_paths_ && !recording_ && pool() == 0 &&
                           waited_for_.empty() && !pages_->is_asleep();
   fast_stream_ = fast_paths ? serves_ : kNoStream;
-  fast_room_ = fast_paths ? kMostCached : 0;
 }
 
 void StreamHeap::allow_fast_paths(bool allowed) {
@@ -93,7 +92,6 @@ void StreamHeap::note_waited(const FenceSet& fences) {
   if (fences.empty() || timelines_->trust() == Trust::told) return;
   waited_for_.join(fences);
   fast_stream_ = kNoStream;
-  fast_room_ = 0;
 }
 
 // It is seldom asked whether the waits are over: that costs more than the question itself.
@@ -329,14 +327,18 @@ Result<bool> StreamHeap::deallocate(Address address, Gone gone) {
   if (block.uses()) {
     if (Status status = fence_users(block, gone); !status) return std::move(status).error();
   }
+  free(block);
+  return true;
+}
+
+void StreamHeap::free(BlockRef block) {
   fold_.lag();
   if (recording_) record(EventKind::deallocate, block);
   block.visit([&](auto& record) WEIR_REQUIRES(mutex_) { take_back(record); });
   // Whether a large block may be used again while its fences still run is the page heap's policy.
   if (!may_cache() || without(Mechanism::cached_blocks) ||
       (block.uses() && !block.is_small() && !pages_->reuses_at_once())) {
-    give_back(block);
-    return true;
+    return give_back(block);
   }
   if (cached_count_ == kMostCached) {
     const BlockRef oldest = cached_[0].block;
@@ -344,6 +346,11 @@ Result<bool> StreamHeap::deallocate(Address address, Gone gone) {
     give_back(oldest);
   }
   put_in_cache(block);
+}
+
+bool StreamHeap::free_and_unlock(BlockRef block) {
+  free(block);
+  mutex_.unlock();
   return true;
 }
 

@@ -57,8 +57,8 @@ class StreamHeap {
   std::uint64_t pool() const { return pool_.load(std::memory_order_acquire); }
   MemoryKind memory() const { return memory_; }
 
-  // The fast paths, which serve nearly every call of a program that frees and asks again: the
-  // newest cached block is given out, a freed one is cached. No address, or false: nothing
+  // The fast paths, for a heap that serves one stream and that nobody records: the newest cached
+  // block is given out, a block without other users is freed. No address, or false: nothing
   // is done, and the calls below decide. If the fast path is open and no block fits,
   // allocate_cached() sets `misses` and leaves the heap locked: the caller calls
   // allocate_after_miss(), or unlock().
@@ -68,7 +68,7 @@ class StreamHeap {
   Address allocate_after_miss(Bytes requested, Status& status,
                               PageHeap::Create create) WEIR_NO_THREAD_ANALYSIS;
   // `run`: what the index has for the address.
-  bool keep_in_cache(Address block, const Tile* run);
+  bool try_deallocate(Address block, Tile* run) WEIR_NO_THREAD_ANALYSIS;
 
   // A block of at least `requested` bytes, not zero, for work on the stream of id `stream`. On
   // null: an error in `status` is the reason; if `status` is ok, this heap doesn't serve the
@@ -230,6 +230,8 @@ class StreamHeap {
   }
   void take_back(Tile& run) WEIR_REQUIRES(mutex_);
   void take_back(SmallTile& tile) WEIR_REQUIRES(mutex_);
+  void free(BlockRef block) WEIR_REQUIRES(mutex_);
+  bool free_and_unlock(BlockRef block) WEIR_NO_THREAD_ANALYSIS;
   void put_in_cache(BlockRef block) WEIR_REQUIRES(mutex_);
   // The block goes back; where a run goes with it, to the page heap.
   void give_back(BlockRef block) WEIR_REQUIRES(mutex_);
@@ -275,9 +277,8 @@ class StreamHeap {
 
   alignas(64) mutable Mutex mutex_;
   std::uint64_t serves_ WEIR_GUARDED_BY(mutex_) = kNoStream;  // Stream::id; kNoStream: it is closed
-  // For the fast paths: kNoStream and 0 where every call is recorded, or the heap is closed.
+  // For the fast paths: kNoStream where every call is recorded, or the heap is closed.
   std::uint64_t fast_stream_ WEIR_GUARDED_BY(mutex_) = kNoStream;
-  std::uint32_t fast_room_ WEIR_GUARDED_BY(mutex_) = 0;
   bool fast_paths_ WEIR_GUARDED_BY(mutex_) = true;
   bool recording_ WEIR_GUARDED_BY(mutex_);
   // Where uses need not be told: what the stream was made to wait for, until that is seen to be
@@ -369,7 +370,7 @@ inline void StreamHeap::give_out(BlockRef block, Bytes requested) {
 inline BlockRef StreamHeap::live_in(Tile* run, Address address) {
   if (run == nullptr) return {};
   if (run->slab != nullptr) {
-    if (address >= run->end()) return {};
+    if (address - run->begin >= run->size) return {};
     SmallTile* const tile = run->slab->tile_at(address);
     return tile->begin() == address && tile->state == BlockState::live ? BlockRef(tile)
                                                                        : BlockRef();
@@ -388,24 +389,23 @@ inline void StreamHeap::take_back(SmallTile& tile) {
   if ((tile.slab->live -= size) == 0_B) history_.subtract(Slab::kSize);
 }
 
-[[gnu::always_inline]] inline bool StreamHeap::keep_in_cache(Address address, const Tile* run) {
+[[gnu::always_inline]] inline bool StreamHeap::try_deallocate(Address address, Tile* run) {
   if (!mutex_.try_lock()) return false;
-  bool keeps =
-      cached_count_ < fast_room_ && caching_link_.listed && !pages_->over_limit() && fold_.lags();
-  const auto keep = [&](auto& record) WEIR_REQUIRES(mutex_) {
-    if (record.uses) return false;
+  const bool own = run->heap.load(std::memory_order_relaxed) == this;
+  const BlockRef block = own ? live_in(run, address) : BlockRef();
+  if (!block || block.uses() || fast_stream_ == kNoStream || pages_->over_limit()) [[unlikely]] {
+    mutex_.unlock();
+    return false;
+  }
+  if (cached_count_ == kMostCached || !caching_link_.listed || !fold_.lags()) [[unlikely]]
+    return free_and_unlock(block);
+  block.visit([&](auto& record) WEIR_REQUIRES(mutex_) {
     take_back(record);
     record.state = BlockState::cached;
     cached_[cached_count_++] = {size_of(record), BlockRef(&record)};
-    return true;
-  };
-  if (keeps) [[likely]] {
-    const bool own = run->heap.load(std::memory_order_relaxed) == this;
-    const BlockRef block = own ? live_in(const_cast<Tile*>(run), address) : BlockRef();
-    keeps = block && block.visit(keep);
-  }
+  });
   mutex_.unlock();
-  return keeps;
+  return true;
 }
 
 }  // namespace weir
