@@ -70,7 +70,9 @@ class Buffers {
       Status freed = pool_ ? pool_->deallocate(block) : rank_.heap.deallocate(block);
       if (!freed) return freed;
     }
-    return pool_ ? pool_->close() : Status();
+    Status closed = pool_ ? pool_->close() : Status();
+    if (closed) pool_.reset();  // a closed pool takes no more calls
+    return closed;
   }
 
  private:
