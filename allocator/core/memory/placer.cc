@@ -35,7 +35,7 @@ constexpr std::uint64_t kRecentShare = 64, kNearlyAllShare = 10;
 constexpr std::uint64_t kElsewhereShare = 10, kEnoughElsewhere = 3;
 // Where mappings are not affordable any more, by this share; but not for requests of more than one
 // in so many bytes of the most ever in use, which find no room in pieces, however much is free.
-constexpr double kSlackWithoutRemaps = 0.085;
+constexpr double kSlackWithoutRemaps = 0.080;
 constexpr std::uint64_t kLargeShare = 32;
 
 // Stitched rows that are looked at, and how much larger than the request they may be.
