@@ -188,10 +188,9 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   add_choice<ReusePolicy>(
       *replay, "--policy", command->options.policy,
       {{"wait", ReusePolicy::wait},
-       {"grow", ReusePolicy::grow},
        {"balanced", ReusePolicy::balanced},
        {"no_wait", ReusePolicy::no_wait}},
-      "Memory whose last use still runs: wait for it, grow instead, what costs less (balanced, "
+      "Memory whose last use still runs: wait for it, what costs less (balanced, "
       "the default), or never (no_wait)");
   add_choice<Trust>(
       *replay, "--trust", command->options.trust,

@@ -85,8 +85,7 @@ bool assign_limit(Config& config, std::string_view value) {
 
 bool assign_reuse(Config& config, std::string_view value) {
   return assign_choice(config.reuse, value,
-                       std::array{ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced,
-                                  ReusePolicy::no_wait});
+                       std::array{ReusePolicy::wait, ReusePolicy::balanced, ReusePolicy::no_wait});
 }
 
 bool assign_trust(Config& config, std::string_view value) {
@@ -249,8 +248,6 @@ std::string_view name_of(ReusePolicy policy) {
   switch (policy) {
     case ReusePolicy::wait:
       return "wait";
-    case ReusePolicy::grow:
-      return "grow";
     case ReusePolicy::balanced:
       return "balanced";
     case ReusePolicy::no_wait:

@@ -135,7 +135,7 @@ TEST(ScenarioC, SaysWhereARunDiffers) {
   const OpenRanks alike = scenario_ranks();
   int opened = 0;
   const OpenRanks every_other = [&](RanksOptions options) {
-    if (++opened % 2 == 0) options.heap.reuse = ReusePolicy::grow;
+    if (++opened % 2 == 0) options.heap.reuse = ReusePolicy::no_wait;
     return alike(options);
   };
   OverlapOptions options;

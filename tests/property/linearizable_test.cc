@@ -93,7 +93,7 @@ TEST(Linearizable, UnderPressure) {
                     .shared_streams = 1,
                     .own_streams = 1,
                     .memory = 256_MiB,
-                    .heap = {.limit = 64_MiB, .reuse = ReusePolicy::grow},
+                    .heap = {.limit = 64_MiB, .reuse = ReusePolicy::wait},
                     .hot = {4096_B, 256_KiB, 2_MiB, 5_MiB, 32_MiB},
                     .most_held = 8},
                    401, 6);

@@ -127,7 +127,7 @@ Program random_program(std::uint64_t seed, const ProgramShape& shape) {
   const std::uint64_t room = shape.most_memory / 2_MiB - least;
   program.memory = 2_MiB * (least + random.log_uniform(room + 1) - 1);
   if (random.chance(50)) program.limit = program.memory * (30 + random.below(80)) / 100;
-  program.reuse = static_cast<ReusePolicy>(random.below(3));
+  program.reuse = random.below(2) == 0 ? ReusePolicy::wait : ReusePolicy::balanced;
   // At times so few that they are reached.
   const std::uint64_t pages = program.memory / 2_MiB;
   if (random.chance(25)) program.most_mappings = 4 + random.below(pages);
@@ -161,7 +161,7 @@ Program decode_program(std::span<const std::uint8_t> bytes) {
   if (bytes.size() < kHeader) return program;
   program.streams = 1 + bytes[0] % 6;
   program.memory = 2_MiB * (8 + bytes[1]);
-  program.reuse = static_cast<ReusePolicy>(bytes[2] % 3);
+  program.reuse = bytes[2] % 2 == 0 ? ReusePolicy::wait : ReusePolicy::balanced;
   if (bytes[2] & 0x80) program.limit = program.memory * 3 / 4;
 
   // Four bytes an operation: kind, stream and flags, a number in eight bits of exponent and eight

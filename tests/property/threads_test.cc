@@ -288,7 +288,7 @@ TEST(Threads, OnSharedStreamsKeepEveryInvariant) {
 
 TEST(Threads, UnderPressureKeepEveryInvariant) {
   for (std::uint64_t seed = 21; seed <= 23; ++seed) {
-    run_threads(seed, 4, 1, {.limit = 96_MiB, .reuse = ReusePolicy::grow}, 128_MiB);
+    run_threads(seed, 4, 1, {.limit = 96_MiB, .reuse = ReusePolicy::wait}, 128_MiB);
   }
 }
 

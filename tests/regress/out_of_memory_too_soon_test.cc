@@ -20,7 +20,7 @@ SimOptions with_memory(Bytes memory) {
 class NearlyFull : public ::testing::Test {
  protected:
   SimDevice device_{with_memory(56_MiB)};
-  DeviceHeap heap_{device_, {.limit = {}, .reuse = ReusePolicy::grow}};
+  DeviceHeap heap_{device_, {.limit = {}}};
   const Stream a_ = device_.new_stream(), b_ = device_.new_stream(), c_ = device_.new_stream();
 
   void* allocate(Bytes bytes, Stream stream) {

@@ -109,8 +109,7 @@ TEST_P(ThreeStreams, AndWhenTheUserOnAThirdStreamIsOnlyRecorded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryPolicy, ThreeStreams,
-                         ::testing::Values(ReusePolicy::wait, ReusePolicy::grow,
-                                           ReusePolicy::balanced));
+                         ::testing::Values(ReusePolicy::wait, ReusePolicy::balanced));
 
 }  // namespace
 }  // namespace weir

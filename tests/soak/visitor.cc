@@ -21,8 +21,8 @@ void Visitor::step() {
 }
 
 Config Visitor::random_config() {
-  static constexpr std::array kPolicies = {ReusePolicy::wait, ReusePolicy::grow,
-                                           ReusePolicy::balanced, ReusePolicy::no_wait};
+  static constexpr std::array kPolicies = {ReusePolicy::wait, ReusePolicy::balanced,
+                                           ReusePolicy::no_wait};
   static constexpr std::array kLimits = {0_B, 64_MiB, 512_MiB};
   Config config;
   config.log = LogLevel::off;

@@ -40,13 +40,13 @@ TEST(Config, AnEmptyEnvironmentGivesTheDefaults) {
 
 TEST(Config, EveryVariableIsRead) {
   const char* const block[] = {
-      "WEIR_DEVICE=sim",      "WEIR_LIMIT=20GiB",         "WEIR_REUSE=grow", "WEIR_LOG=debug",
+      "WEIR_DEVICE=sim",      "WEIR_LIMIT=20GiB",         "WEIR_REUSE=wait", "WEIR_LOG=debug",
       "WEIR_LOG_FILE=/a/log", "WEIR_RECORD=run.trace.gz", "WEIR_VALIDATE=1", nullptr};
   const Result<Config> config = Config::from_environment(block);
   ASSERT_TRUE(config.ok()) << config.error().message();
   EXPECT_EQ(config->device, DeviceKind::sim);
   EXPECT_EQ(config->limit.bytes, 20_GiB);
-  EXPECT_EQ(config->reuse, ReusePolicy::grow);
+  EXPECT_EQ(config->reuse, ReusePolicy::wait);
   EXPECT_EQ(config->log, LogLevel::debug);
   EXPECT_EQ(config->log_file, "/a/log");
   EXPECT_EQ(config->record, "run.trace.gz");
@@ -151,7 +151,6 @@ TEST(Config, EveryChoiceIsReadByItsName) {
                  {{"cuda", DeviceKind::cuda}, {"sim", DeviceKind::sim}});
   expect_choices("WEIR_REUSE", &Config::reuse,
                  {{"wait", ReusePolicy::wait},
-                  {"grow", ReusePolicy::grow},
                   {"balanced", ReusePolicy::balanced},
                   {"no_wait", ReusePolicy::no_wait}});
   expect_choices("WEIR_MEMORY", &Config::memory,

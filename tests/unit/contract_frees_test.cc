@@ -254,7 +254,7 @@ class UntoldPoolMemory : public test::ContractPools,
 };
 INSTANTIATE_TEST_SUITE_P(Policies, UntoldPoolMemory,
                          testing::Values(ReusePolicy::balanced, ReusePolicy::wait,
-                                         ReusePolicy::grow, ReusePolicy::no_wait),
+                                         ReusePolicy::no_wait),
                          [](const auto& policy) {
                            return "P" + std::to_string(static_cast<int>(policy.param));
                          });

@@ -65,8 +65,7 @@ class UnderEachPolicy : public BesideRemoteWork,
       : BesideRemoteWork({.reuse = std::get<0>(GetParam()), .memory = std::get<1>(GetParam())}) {}
 };
 INSTANTIATE_TEST_SUITE_P(Policies, UnderEachPolicy,
-                         testing::Combine(testing::Values(ReusePolicy::wait, ReusePolicy::balanced,
-                                                          ReusePolicy::grow),
+                         testing::Combine(testing::Values(ReusePolicy::wait, ReusePolicy::balanced),
                                           testing::Values(MemoryKind::pages, MemoryKind::plain)));
 
 TEST_P(UnderEachPolicy, ARequestTakesNewMemoryRatherThanWaitForIt) {

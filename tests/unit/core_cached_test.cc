@@ -104,7 +104,7 @@ TEST_F(BlocksAtHand, ASnapshotShowsNone) {
 }
 
 TEST_F(BlocksAtHand, ASmallOnesFenceIsWaitedForOnce) {
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
     DeviceHeap heap(device_, {.reuse = policy});
     void* const keep = allocate(heap, 1_KiB, a_);
     void* const block = allocate(heap, 4_KiB, a_);
@@ -127,7 +127,7 @@ TEST_F(BlocksAtHand, ASmallOnesFenceIsWaitedForOnce) {
 }
 
 TEST_F(BlocksAtHand, ALargeOneWithAFenceIsKeptWhereThePolicyIsToWait) {
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
     DeviceHeap heap(device_, {.reuse = policy});
     void* const block = allocate(heap, 4_MiB, a_);
     use_elsewhere(heap, block, 4_MiB, a_, b_);
@@ -370,7 +370,7 @@ class TwoHeaps {
 };
 
 TEST_F(BlocksAtHand, CostNoMemory) {
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       SCOPED_TRACE("policy " + std::to_string(static_cast<int>(policy)) + ", seed " +
                    std::to_string(seed));

@@ -286,10 +286,6 @@ TEST(Goldens, OfTheOtherPolicies) {
             "reserved 201326592, leased 201326592, mapped 3403677696, live 167778304\n"
             "1486 blocks, 60 pages, 1006 mappings, 1006 unmapped, 735 waits, 0 failures\n"
             "9600 calls, 166197630 ns, digests dc0ae6a5e53f385 6404bc0bbce59b94");
-  EXPECT_EQ(figures_of({.options = {.reuse = ReusePolicy::grow}}),
-            "reserved 1073741824, leased 224395264, mapped 1073741824, live 167778304\n"
-            "1486 blocks, 417 pages, 409 mappings, 409 unmapped, 162 waits, 0 failures\n"
-            "16467 calls, 155778738 ns, digests dc0ae6a5e53f385 12fc649e6a9ed2b8");
   EXPECT_EQ(figures_of({.options = {.limit = 200_MiB, .reuse = ReusePolicy::no_wait}}),
             "reserved 209715200, leased 209715200, mapped 952107008, live 167778304\n"
             "1486 blocks, 269 pages, 1508 mappings, 1508 unmapped, 0 waits, 0 failures\n"

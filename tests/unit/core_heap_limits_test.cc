@@ -109,7 +109,7 @@ TEST_F(HeapSizes, PagesOfALargeHeapAreOf30MiB) {
 class HeapLimits : public CoreHeap {};
 
 TEST_F(HeapLimits, NoMoreThanTheLimitIsEverHeld) {
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
     SimDevice device;
     const std::array streams{device.new_stream(), device.new_stream(), device.new_stream()};
     const Bytes limit = 101_MiB;  // no multiple of a page

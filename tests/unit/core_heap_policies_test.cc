@@ -83,19 +83,6 @@ TEST_F(HeapPolicies, WaitTakesFreeMemoryThoughItsFenceIsRunning) {
   }
 }
 
-TEST_F(HeapPolicies, GrowTakesNewMemoryAndMakesNoWait) {
-  const Outcome outcome = run(ReusePolicy::grow);
-  EXPECT_FALSE(outcome.same_place);
-  EXPECT_EQ(outcome.waits, 0u);
-  EXPECT_EQ(outcome.held, 132_MiB);
-}
-
-TEST_F(HeapPolicies, GrowWaitsWhereTheLimitHasNoRoom) {
-  const Outcome outcome = run(ReusePolicy::grow, 0_B, 80_MiB);
-  EXPECT_EQ(outcome.waits, 1u);
-  EXPECT_LE(outcome.held, 80_MiB);
-}
-
 TEST_F(HeapPolicies, BalancedWaitsWhereGrowingWouldRaiseThePeak) {
   const Outcome outcome = run(ReusePolicy::balanced);
   EXPECT_TRUE(outcome.same_place);
@@ -181,57 +168,6 @@ TEST_F(HeapSoaks, AndBalancedHoldsNoTenthBesideTheSlackWhereMovingWasGivenUp) {
   }
   soak(heap, 2000, 8_MiB);
   EXPECT_LE(ratio(heap), 1.16);
-}
-
-TEST_F(HeapPolicies, GrowDoesNotContinueAFencedBlockAtTheEndOfTheRow) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
-  void* const weights = allocate(heap, kManyWeights, c_);
-  void* const other = allocate(heap, 2_MiB, a_);
-  void* const last = allocate(heap, 64_MiB, a_);
-  write(a_, last, 64_MiB);
-  write_after(b_, a_, last, 64_MiB, 50_ms);
-  ASSERT_TRUE(heap.fence(last, b_).ok());
-  free(heap, last);
-  void* const next = allocate(heap, 96_MiB, a_);
-  write(a_, next, 96_MiB);
-  EXPECT_EQ(heap.statistics().stream_waits, 0u);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  for (void* const block : {other, next, weights}) free(heap, block);
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-TEST_F(HeapPolicies, GrowUsesFreeMemoryWhoseFenceIsDone) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
-  void* const first = allocate(heap, 64_MiB, a_);
-  ASSERT_TRUE(device_.launch(b_, 1_ms).ok());
-  ASSERT_TRUE(heap.fence(first, b_).ok());
-  free(heap, first);
-  device_.advance(10_ms);
-  EXPECT_EQ(allocate(heap, 64_MiB, a_), first);
-  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
-}
-
-TEST_F(HeapPolicies, GrowNeverWaitsInARandomProgramWithoutALimit) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::grow});
-  std::mt19937_64 random(5);
-  const std::array streams{a_, b_, c_};
-  std::vector<void*> live;
-  for (int i = 0; i < 2000; ++i) {
-    if (live.size() > 20 || (!live.empty() && random() % 2 == 0)) {
-      std::swap(live[random() % live.size()], live.back());
-      const Stream user = streams[random() % 3];
-      ASSERT_TRUE(device_.launch(user, 100_us).ok());
-      ASSERT_TRUE(heap.fence(live.back(), user).ok());
-      free(heap, live.back());
-      live.pop_back();
-    } else {
-      live.push_back(allocate(heap, 512_KiB * (1 + random() % 16), streams[random() % 3]));
-    }
-    device_.advance(20_us);
-  }
-  EXPECT_EQ(heap.statistics().stream_waits, 0u);
-  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
-  EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
 TEST_F(HeapPolicies, WaitCreatesNothingWhileFreeMemoryFits) {

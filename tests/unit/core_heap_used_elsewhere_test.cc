@@ -54,30 +54,28 @@ TEST_F(HeapUsedElsewhere, AndBalancedStaysWithinTheLimit) {
 // The smallest places are weighed; what is free at the end of the row may be larger than all of
 // them.
 TEST_F(HeapUsedElsewhere, AndTheFreeEndOfTheRowIsTakenWhereAllThatIsWeighedIsUsed) {
-  for (const ReusePolicy policy : {ReusePolicy::grow, ReusePolicy::balanced}) {
-    DeviceHeap heap(device_, {.reuse = policy});
-    void* const weights = allocate(heap, 1_GiB, c_);
-    std::vector<void*> used, between;
-    for (int i = 0; i < 30; ++i) {
-      used.push_back(allocate(heap, 4_MiB, a_));
-      between.push_back(allocate(heap, 2_MiB, a_));
-    }
-    free(heap, allocate(heap, 64_MiB, a_));
-    for (void* const block : used) {
-      write(a_, block, 4_MiB, 1_us);
-      write_after(b_, a_, block, 4_MiB, 50_ms);
-      ASSERT_TRUE(heap.fence(block, b_).ok());
-      free(heap, block);
-    }
-    const std::uint64_t held = heap.statistics().reserved_bytes.current;
-    void* const last = allocate(heap, 4_MiB, a_);
-    EXPECT_EQ(heap.statistics().stream_waits, 0u);
-    EXPECT_EQ(heap.statistics().reserved_bytes.current, held);
-    device_.finish();
-    free(heap, last);
-    for (void* const block : between) free(heap, block);
-    free(heap, weights);
+  DeviceHeap heap(device_);
+  void* const weights = allocate(heap, 1_GiB, c_);
+  std::vector<void*> used, between;
+  for (int i = 0; i < 30; ++i) {
+    used.push_back(allocate(heap, 4_MiB, a_));
+    between.push_back(allocate(heap, 2_MiB, a_));
   }
+  free(heap, allocate(heap, 64_MiB, a_));
+  for (void* const block : used) {
+    write(a_, block, 4_MiB, 1_us);
+    write_after(b_, a_, block, 4_MiB, 50_ms);
+    ASSERT_TRUE(heap.fence(block, b_).ok());
+    free(heap, block);
+  }
+  const std::uint64_t held = heap.statistics().reserved_bytes.current;
+  void* const last = allocate(heap, 4_MiB, a_);
+  EXPECT_EQ(heap.statistics().stream_waits, 0u);
+  EXPECT_EQ(heap.statistics().reserved_bytes.current, held);
+  device_.finish();
+  free(heap, last);
+  for (void* const block : between) free(heap, block);
+  free(heap, weights);
 }
 
 // What a program needed before it gave its memory back says nothing of what it needs now.

@@ -107,7 +107,7 @@ TEST(Replay, BlocksThatTheProgramKeepsAreFreedAtTheEndOfEachPass) {
 
 TEST(Replay, BlockUsedPastItsFreeIsFenced) {
   // No room to grow: the memory must be taken over, and only the fence orders that.
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::grow, ReusePolicy::balanced}) {
+  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
     const ReplayReport report = replayed(parsed(kLateUse), {.limit = 4_MiB, .policy = policy});
     EXPECT_EQ(failure(report), "");
     EXPECT_EQ(report.late_uses, 1u);

@@ -162,7 +162,8 @@ void advise_on_waits(const Report& report, std::vector<Advice>& advice) {
                      stream_title(pair.awaited), counted(pair.waits, "time"),
                      counted(totals.allocations, "allocation")),
          "Call fence() right after the last use is queued (record_stream() waits for all that was "
-         "queued before the block was freed). WEIR_REUSE=grow takes new memory rather than wait."});
+         "queued before the block was freed). WEIR_REUSE=no_wait takes new memory rather than "
+         "wait."});
   }
 }
 

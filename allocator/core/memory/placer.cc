@@ -227,7 +227,6 @@ bool Placer::may_hold(const Request& request, Bytes more, Bytes beside) const {
 }
 
 bool Placer::grows_little(const Request& request, Bytes more) const {
-  if (rules_.reuse == ReusePolicy::grow) return more <= room(request);
   const Bytes peak = tables_.peak_used;
   const bool full = tables_.tiles.used() + request.size >= peak - peak / kNearlyAllShare;
   const bool past_recent = request.passed_over && full && !without(Mechanism::growth_past_recent);

@@ -78,7 +78,7 @@ Reuse::Wait Reuse::wait_needed(Request& request, const Tile* head, Range home) {
     if (waits_for_remote_work(request, head, home)) return Wait::recent;
   }
   if (tables_.single_timeline || rules_.reuse == ReusePolicy::wait) return Wait::none;
-  bool recent = rules_.reuse == ReusePolicy::grow, own_only = true;
+  bool recent = false, own_only = true;
   const auto has_users = [&](const Tile& tile) {
     return tile.by == request.owner.timeline ? bool{tile.uses} : tile.by != Tile::kNobody;
   };
@@ -97,9 +97,7 @@ Reuse::Wait Reuse::wait_needed(Request& request, const Tile* head, Range home) {
       })) {
     return Wait::none;
   }
-  if (rules_.reuse == ReusePolicy::balanced) return own_only ? Wait::elsewhere : Wait::recent;
-  return timelines_.is_seen_complete(collect(request.owner, head, home)) ? Wait::none
-                                                                         : Wait::recent;
+  return own_only ? Wait::elsewhere : Wait::recent;
 }
 
 bool Reuse::is_in_use(Request& request, const Tile* head, Range home) {

@@ -19,7 +19,6 @@ namespace weir {
 // under every policy but no_wait: the driver has nothing that small to give.)
 enum class ReusePolicy {
   wait,      // free memory first: least memory
-  grow,      // new memory first, while the limit has room: fewest waits
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
   no_wait,   // free memory whose last use is seen to be over, else new memory: no request makes a
              // stream wait for another (but a warm-up of a graph pool, for graphs that

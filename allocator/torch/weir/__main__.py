@@ -22,7 +22,7 @@ from weir import _command, _records
 # Options of `run` that are settings, by the name of their WEIR_* variable.
 _SETTINGS = {
     "limit": "most memory to hold: 60GiB, 80%%",
-    "reuse": "wait, grow, balanced or no_wait",
+    "reuse": "wait, balanced or no_wait",
     "memory": "pages, or plain: memory of cudaMalloc, which other libraries may open",
     "c10d": "0: torch.distributed's operations keep their tensors as without Weir",
     "log": "debug, info, warn, error or off",
