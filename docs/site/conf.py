@@ -19,7 +19,7 @@ version = release = re.search(r"project\(weir VERSION ([\d.]+)", (ROOT / "CMakeL
 
 extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
-include_patterns = ["README.md", "docs/**", "bench/results/*.md", "allocator/core/**"]
+include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "bench/results/*.md", "allocator/core/**"]
 exclude_patterns = ["build*/**", "docs/site/**", "docs/pictures/**", "docs/examples/**", "**/CMakeLists.txt"]
 source_suffix = {".md": "markdown"}
 
@@ -47,8 +47,7 @@ pygments_style, pygments_dark_style = "tango", "native"
 PICTURE = re.compile(r"<picture>\s*<source [^>]*srcset=\"(?P<dark>[^\"]+)\">\s*<img (?P<image>[^>]*)>\s*</picture>")
 # Pages whose menu has others below them.
 BELOW = {
-    "docs/decisions/README": ("0*", "history"),
-    "docs/figures": ("../bench/results/*",),
+    "bench/results/README": ("2026-*", "soak"),
     "allocator/core/README": ("*/README",),
 }
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of README.md and docs/: every line of a fenced block that is a command.
+"""Runs the commands of README.md, CONTRIBUTING.md and docs/: every line of a fenced block that is a command.
 
 usage: tests/docs/commands.py --weir WEIR --program PROGRAM [--update | --list]
        tests/docs/commands.py --self-test
@@ -45,9 +45,9 @@ NOT_RUN = [
     ("building", r"^python3 -m venv|^source environment", INSTALLS),
     ("", r"^tools/docs", "builds the site, with packages that it installs; CI's check of links needs none of it"),
     ("", r"^tools/run ", BUILDS),
-    ("", r"^tools/checks/(layers|paths|format|links)", "checks the sources; CI runs it"),
+    ("", r"^tools/checks/(layers|paths|format|links|figures)", "checks the sources; CI runs it"),
     ("", r"^\.ci/run", BUILDS),
-    ("packaging", r"^cc program.c ", "tests/install/pkg_config does it, with an installed Weir"),
+    ("building", r"^cc program.c ", "tests/install/pkg_config does it, with an installed Weir"),
     ("building|packaging", r"^tools/wheels( |$)", "fetches PyTorch"),
     ("", r"^cmake ", BUILDS),
     ("", r"^ctest ", "runs tests within a test"),
@@ -60,9 +60,9 @@ NOT_RUN = [
     ("", r"^torchrun |^mpirun |^mpiexec|^srun ", NEEDS_RANKS),
     (r"comm", r"\./step|^for |^done", NEEDS_RANKS),
     ("", r"^bench/(torch|peers)/run", NEEDS_TORCH),
-    ("suite", r"build/peers/", "needs PyTorch; bench.peers.suite runs it where that is built"),
+    ("replay", r"build/peers/", "needs PyTorch; bench.peers.suite runs it where that is built"),
     ("", r"^bench/(instructions|walk)/check", LONG),
-    ("mechanisms", r"^bench/fragmentation/run --(ablation|without)", "takes minutes; bench.fragmentation.without runs a part"),
+    ("performance", r"^bench/fragmentation/run --(ablation|without)", "takes minutes; bench.fragmentation.without runs a part"),
     ("", r"^build/release/bin/weir_micro", OTHER_TARGET),
     ("", r"^build/\S+/(tests|fuzz)/", OTHER_TARGET),
     ("comm", r"^tests/comm/", OTHER_TARGET),
@@ -83,7 +83,7 @@ class Command:
 
 def pages():
     found = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "--cached", "--others",
-                            "--exclude-standard", "--", "README.md", "docs/*.md"],
+                            "--exclude-standard", "--", "README.md", "CONTRIBUTING.md", "docs/*.md"],
                            cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     return [ROOT / name for name in found if (ROOT / name).is_file()]
 
