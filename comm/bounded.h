@@ -59,7 +59,7 @@ class Ticker {
 };
 
 // Does it hold within 0.1 s, by the real clock? For what the driver does in a thread of its own
-// some tenths of a millisecond after the call that asks for it (docs/decisions/017).
+// some tenths of a millisecond after the call that asks for it (docs/decisions.md, 017).
 bool soon(const std::function<bool()>& holds);
 
 }  // namespace weir

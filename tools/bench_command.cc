@@ -230,9 +230,9 @@ Examples:
   weir bench bench/traces --svg pictures --json=figures.json
   weir bench --family phases,pools --seed 1,2,3 --allocator weir --allocator ./libmine.so
 
-docs/suite.md defines every figure, and says how to add an allocator or a trace. docs/command.md says
-what all commands have in common. Exit codes: 0 done; 1 an allocator failed; 2 a bad command line; 3 a
-file that can't be read or written, or an allocator that can't be loaded.)";
+docs/replay.md defines every figure, and says how to add an allocator or a trace. docs/command.md
+says what all commands have in common. Exit codes: 0 done; 1 an allocator failed; 2 a bad command
+line; 3 a file that can't be read or written, or an allocator that can't be loaded.)";
 }
 
 }  // namespace

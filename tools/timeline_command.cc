@@ -62,7 +62,7 @@ Examples:
   weir timeline before.weir after.weir --to html -o compared.html
 
 docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
-file that can't be read or written, or a page without D3 (docs/page.md).)";
+file that can't be read or written, or a page without D3 (docs/look.md).)";
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop over a recorded program (docs/trace.md): the host time of its allocations and frees, in
-// their order and on its streams, without the program's work between them; or with work that leaves
-// little of the allocator's memory in the caches, as a program's own does.
+// A loop over a recorded program (docs/recording.md): the host time of its allocations and frees,
+// in their order and on its streams, without the program's work between them; or with work that
+// leaves little of the allocator's memory in the caches, as a program's own does.
 #pragma once
 
 #include <cstddef>

@@ -139,7 +139,7 @@ struct World {
   bool faults = true;           // calls of the device fail now and then
   bool plain = true;            // some blocks are asked for in plain memory
   bool told = true;             // Trust::told: launches and warm-ups of a pool are ordered by Weir
-  // A device heap keeps something of each stream that it ever met (docs/open-points.md).
+  // A device heap keeps something of each stream that it ever met (docs/incompatibilities.md).
   std::optional<double> streams_per_minute;  // none: as many as there may be
   bool sleeps = true;                        // memory sleeps now and then, which plain memory can't
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What streams are called under Trust::context, by threads that know their handles only: a stream
-// has one name, and so what one thread of a capture frees serves the others (docs/decisions/030).
+// has one name, and so what one thread of a capture frees serves the others (docs/decisions.md,
+// 030).
 #include <array>
 #include <cstddef>
 #include <functional>

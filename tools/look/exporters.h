@@ -32,7 +32,7 @@ void write_svg(const Recording& recording, const BlockLifetimes& lifetimes, Outp
 // The pages that there are at the end, and the blocks in them, as a picture.
 void write_pages_svg(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
-// The trace that `weir replay` would run: docs/trace.md.
+// The trace that `weir replay` would run: docs/recording.md.
 void write_trace(const Recording& recording, OutputFile& file);
 
 // What there is once the first `events` events have happened, as the beginning of a recording in

@@ -9,7 +9,7 @@
 namespace weir {
 
 enum class FileKind {
-  trace,      // text: docs/trace.md
+  trace,      // text: docs/recording.md
   pickle,     // Python's, protocol 2 or later: a snapshot of PyTorch's
   json,       // a snapshot
   recording,  // as WEIR_RECORD writes it

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recordings as one HTML file to look at: docs/page.md describes the page.
+// Recordings as one HTML file to look at: docs/look.md describes the page.
 #pragma once
 
 #include <span>

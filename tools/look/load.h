@@ -20,9 +20,9 @@ struct LoadOptions {
 };
 
 // `path`: a recording; a snapshot (its blocks and pages, as the beginning of a recording in which
-// nothing happens); a trace (docs/trace.md), which is replayed on a simulated device first; or a
-// memory snapshot that PyTorch pickled, or an RMM log, likewise. It may be a pipe; "-" is standard
-// input. Errors: invalid_input (names the file, what is wrong and the remedy).
+// nothing happens); a trace (docs/recording.md), which is replayed on a simulated device first; or
+// a memory snapshot that PyTorch pickled, or an RMM log, likewise. It may be a pipe; "-" is
+// standard input. Errors: invalid_input (names the file, what is wrong and the remedy).
 Result<Recording> load(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace weir

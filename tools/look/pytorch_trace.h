@@ -13,7 +13,7 @@
 namespace weir {
 
 struct PytorchTrace {
-  std::string text;    // as docs/trace.md says
+  std::string text;    // as docs/recording.md says
   TraceStacks stacks;  // of its blocks
   // What PyTorch had reserved, at each change; times are those of the trace.
   std::vector<RecordedReserved> reserved;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot of Weir's (docs/snapshot.md), as a recording.
+// A snapshot of Weir's (docs/recording.md), as a recording.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recorded program, as `weir replay` runs it: docs/trace.md describes the file format.
+// A recorded program, as `weir replay` runs it: docs/recording.md describes the file format.
 #pragma once
 
 #include <cstdint>

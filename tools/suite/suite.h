@@ -54,7 +54,7 @@ Result<SuiteResult> run_suite(std::vector<Program> programs,
 
 // A table a program, and one of all.
 std::string suite_text(const SuiteResult& result);
-// docs/suite.md defines the members.
+// docs/replay.md defines the members.
 std::string suite_json(const SuiteResult& result);
 // The pictures in `folder`: one of each family (of its first program) and of each recorded program.
 std::vector<std::string> picture_files(const std::vector<Program>& programs,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* An allocator that `weir bench --allocator FILE.so` loads: C, so that it can be written in any
- * language. docs/suite.md has an example.
+ * language. docs/replay.md has an example.
  *
  * The library exports weir_suite_allocator(). All calls come from one thread, in a process of their
  * own that has no other allocator in it. Streams are numbers from 0; every block belongs to one.

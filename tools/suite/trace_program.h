@@ -14,10 +14,10 @@ namespace weir::suite {
 // out. A block that another stream used past its free is used by the next stream, until then.
 Program program_of(const Trace& trace, std::string name);
 
-// A trace (docs/trace.md), an RMM log, a recording of Weir's, or a snapshot that PyTorch pickled;
-// with gzip too where `weir report` reads it so; "-": standard input. The program has the file's
-// name without folders and endings. Errors: invalid_input: names the file, what is wrong and the
-// remedy.
+// A trace (docs/recording.md), an RMM log, a recording of Weir's, or a snapshot that PyTorch
+// pickled; with gzip too where `weir report` reads it so; "-": standard input. The program has the
+// file's name without folders and endings. Errors: invalid_input: names the file, what is wrong and
+// the remedy.
 Result<Program> read_program(const std::string& path);
 
 }  // namespace weir::suite

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For benchmarks that show what each mechanism is good for: a build with WEIR_ABLATION leaves out
 // those that its program names (bench/fragmentation/run --without). Elsewhere `without` is a
-// constant false. docs/mechanisms.md says what leaving each out does.
+// constant false. docs/performance.md says what leaving each out does.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 // A stream goes by the driver's id. The driver tells no id of a stream that is captured, so a
 // stream that is met first in a capture goes by a number of Weir's own (Stream::of_captured), then
 // and later. With two names it would be two streams, and memory that it freed under the one could
-// not serve it under the other within a capture (docs/decisions/030).
+// not serve it under the other within a capture (docs/decisions.md, 030).
 //
 // Once a stream is gone the driver may give its handle to another one. The id that the driver tells
 // outside captures shows that; a name within a capture goes by the handle alone.

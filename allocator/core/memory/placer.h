@@ -3,7 +3,7 @@
 // can be asked again when a plan could not be carried out.
 //
 // The ways to serve a request stand in one list, kSteps (for plain memory: kPlainSteps), and are
-// tried in that order. docs/decisions/022-home-row.md gives the reason for each constant.
+// tried in that order. docs/decisions.md, 022, gives the reason for each constant.
 //
 // Guarded by the page heap's lock.
 #pragma once

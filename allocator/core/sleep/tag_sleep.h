@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sleep and wake of tags (DeviceHeap::sleep()): which pools sleep, what is refused, and in which
-// order (docs/decisions/028-sleep-and-wake.md). How the bytes of a page heap go and come is the
+// order (docs/decisions.md, 028). How the bytes of a page heap go and come is the
 // Sleeper's.
 //
 // Threads: self-synchronised. One sleep and one wake go on at a time, of different pools; their

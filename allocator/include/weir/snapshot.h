@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot of a device heap as a file: JSON, described in docs/snapshot.md.
+// A snapshot of a device heap as a file: JSON, described in docs/recording.md.
 #pragma once
 
 #include <string>

@@ -150,7 +150,7 @@ weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
  * it is not zero weir_last_error() lists them, one a line. */
 weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
 
-/* Recordings and snapshots (docs/recording.md, docs/snapshot.md). Files of devices after the first
+/* Recordings and snapshots (docs/recording.md). Files of devices after the first
  * have the device's number before the extension.
  *
  * start: everything that each device does from now on goes into `path`; WEIR_INVALID_ARGUMENT where

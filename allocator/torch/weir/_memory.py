@@ -185,7 +185,7 @@ def record(path: str | os.PathLike, stacks: str | None = None) -> Iterator[None]
 
 
 def snapshot(path: str | os.PathLike, device: object = None) -> None:
-    """Writes everything that one device (the current one) holds to a file (docs/snapshot.md)."""
+    """Writes everything that one device (the current one) holds to a file (docs/recording.md)."""
     library = _in_use.active()
     _native.check(library, library.weir_write_snapshot(library.weir_torch_allocator(),
                                                        _device(device), _path(path)))
