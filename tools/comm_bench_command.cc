@@ -66,9 +66,9 @@ Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --ranks 4 -b 8 -e 1G -f 2
   weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 --captured
 
-docs/comm-bench.md defines every option and column, docs/command.md what all commands have in
-common. Exit codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a
-file can't be written.)";
+docs/comm.md defines every option and column, docs/command.md what all commands have in common. Exit
+codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a file can't
+be written.)";
 
 }  // namespace
 

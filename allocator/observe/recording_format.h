@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a recording is laid out in bytes; docs/recording.md describes it. Whole numbers are little
+// How a recording is laid out in bytes; README.md describes it. Whole numbers are little
 // endian, or (in payloads) varints: seven bits a byte, the lowest first, the top bit set on all but
 // the last.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a recording are those that docs/recording.md gives: files of earlier versions of
-// Weir must stay readable, so that writer and reader may not change together.
+// The bytes of a recording are those that allocator/observe/README.md gives: files of earlier
+// versions of Weir must stay readable, so that writer and reader may not change together.
 #include "observe/recording_format.h"
 
 #include <gtest/gtest.h>

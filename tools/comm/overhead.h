@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `weir comm bench`: what an operation costs through Weir, and through bare NCCL beside it.
-// docs/comm-bench.md defines every option and column. nccl-tests measures NCCL.
+// docs/comm.md defines every option and column. nccl-tests measures NCCL.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recording, read back: every event of a device heap, in order, with what was there before.
 //
-// docs/recording.md describes the file. A recording that was cut off (the process was killed) or
-// damaged is read as far as it makes sense, and says what is missing.
+// allocator/observe/README.md describes the file. A recording that was cut off (the process was
+// killed) or damaged is read as far as it makes sense, and says what is missing.
 #pragma once
 
 #include <cstddef>

@@ -7,8 +7,8 @@
 // root folder, an environment, a home folder), so a test can pass an invented machine.
 //
 // A thing that the machine lacks is absent from the value; Machine::unread lists files that exist
-// and can't be read. Threads: all functions may be called concurrently. docs/comm-check.md explains
-// each line, each finding, and the members of the JSON, and names the tools that tell the rest.
+// and can't be read. Threads: all functions may be called concurrently. docs/comm.md explains
+// each finding and the members of the JSON, and names the tools that tell the rest.
 #pragma once
 
 #include <cstdint>
