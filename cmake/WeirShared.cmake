@@ -2,7 +2,7 @@
 # libweir.so: the allocator and the communication layer in one shared library, made of the objects
 # that the static libraries have. It exports what cmake/exports.txt lists and nothing else.
 #
-# Targets: weir_shared, and WEIR_SOVERSION, which docs/packaging.md explains.
+# Targets: weir_shared, and WEIR_SOVERSION, which packaging/README.md explains.
 include_guard(GLOBAL)
 
 set(WEIR_SOVERSION "${PROJECT_VERSION_MAJOR}")

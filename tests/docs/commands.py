@@ -59,7 +59,6 @@ NOT_RUN = [
     ("", r"^([A-Z_]+=\S+ )*python3? ", NEEDS_TORCH),
     ("", r"^torchrun |^mpirun |^mpiexec|^srun ", NEEDS_RANKS),
     (r"comm", r"\./step|^for |^done", NEEDS_RANKS),
-    ("", r"^bench/(torch|peers)/run", NEEDS_TORCH),
     ("replay", r"build/peers/", "needs PyTorch; bench.peers.suite runs it where that is built"),
     ("", r"^bench/(instructions|walk)/check", LONG),
     ("performance", r"^bench/fragmentation/run --(ablation|without)", "takes minutes; bench.fragmentation.without runs a part"),
