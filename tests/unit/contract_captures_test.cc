@@ -416,6 +416,30 @@ TEST_F(UntoldCaptures, AGraphsStreamEndsBeforeTheGraph) {
   EXPECT_EQ(reserved(), 0_B);
 }
 
+// The stream may be gone, so it can't be asked whether it is still captured.
+TEST_F(UntoldCaptures, ABeginThatFailedEndsWithTheCaptureThatWasInItsWay) {
+  Stream origin = device_.new_stream();
+  origin.may_end = true;
+  void* const x = written(kBlock, s_);
+  GraphPool *one = open_pool(), *two = open_pool();
+  PoolBinding binding = announce(*one, origin);
+  begin_unannounced(origin);
+  Result<PoolBinding> failed = two->capture([](Stream) { return false; }, origin);
+  ASSERT_TRUE(failed.ok());
+  EXPECT_FALSE(device_.begin_capture(origin, CaptureMode::global).ok());
+  end_and_destroy(origin);
+  binding.close(false);
+  const Captured captured = capture(*one, s_, [&] {
+    free(x);
+    return nullptr;
+  });
+  EXPECT_EQ(heap_.statistics().live_blocks.current, 0u);
+  drop(captured, *one);
+  failed->close(false);
+  close(two);
+  close(one);
+}
+
 // What the program says of the state it goes back to, it orders itself.
 TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
   GraphPool* pool = open_pool();

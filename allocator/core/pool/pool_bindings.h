@@ -126,6 +126,7 @@ class PoolBindings {
   static bool is_of_earlier(const Binding& binding, std::uint64_t own,
                             const std::optional<Stream>& origin);
   void pause(Binding& binding, bool keep);
+  void note_number(const Stream& origin, std::uint64_t capture);
 
   HeapRegistry& registry_;
   OpenCaptures& captures_;
