@@ -28,7 +28,7 @@ struct Captured {
 // Not thread-safe.
 class Captures {
  public:
-  Captures(Nccl& nccl, Device& device, DeviceHeap& heap)
+  Captures(Nccl& nccl, CaptureCalls& device, DeviceHeap& heap)
       : nccl_(nccl), device_(device), heap_(heap) {}
 
   // Null: nothing was captured under this id.
@@ -47,7 +47,7 @@ class Captures {
 
  private:
   Nccl& nccl_;
-  Device& device_;
+  CaptureCalls& device_;
   DeviceHeap& heap_;
   std::map<std::uint64_t, Captured> captured_;  // by the capture's id
   std::optional<Stream> eager_;

@@ -33,7 +33,7 @@ CommState::CommState(std::shared_ptr<void> owner_of_context, CommContext of, Com
       watchdog_(of.device, options.timeout, size),
       ticker_(options.watch_every, [this] { return poll().ok(); }) {}
 
-Status host_wait(Device& device, Stream stream) {
+Status host_wait(EventCalls& device, Stream stream) {
   Result<EventHandle> event = device.create_event();
   if (!event) return std::move(event).error();
   Status ended = device.record(*event, stream);

@@ -47,7 +47,7 @@ struct CapturedCommunicator final : CaptureResource {
 };
 
 // Host-waits for what the stream holds.
-Status host_wait(Device& device, Stream stream);
+Status host_wait(EventCalls& device, Stream stream);
 
 // Its destructor gives nothing back that close() did not: NCCL may wait for ever for what is still
 // alive.

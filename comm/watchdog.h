@@ -32,7 +32,7 @@ std::string seconds(Nanoseconds time);  // "1.0 s"
 // Self-synchronised. Only events that were recorded outside of captures are asked about.
 class Watchdog {
  public:
-  Watchdog(Device& device, Nanoseconds timeout, int ranks)
+  Watchdog(EventCalls& device, Nanoseconds timeout, int ranks)
       : device_(device), timeout_(timeout), ranks_(ranks) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -76,7 +76,7 @@ class Watchdog {
   Status mark(Line& line, Stream stream);
   Result<std::optional<Mark>> first_late(Line& line);
 
-  Device& device_;
+  EventCalls& device_;
   const Nanoseconds timeout_;
   const int ranks_;
 

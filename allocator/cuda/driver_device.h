@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaDevice over the driver. Its memory, events and opening are in cuda_device.cc, waits for whole
 // contexts in context_work.cc, memory of other processes in cuda_exchange.cc, its captures and
-// graphs in cuda_capture.cc, what sleep needs in cuda_copies.cc and cuda_files.cc.
+// graphs in cuda_capture.cc, what sleep needs in cuda_copies.cc.
 #pragma once
 
 #include <array>
@@ -83,12 +83,8 @@ class DriverDevice final : public CudaDevice {
   Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
-  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override;
-  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size) override;
-  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size) override;
-  Status sync_file(FileHandle file) override;
-  Status close_file(FileHandle file) override;
   unsigned host_threads() const override;
+  SleepFiles* files() override { return &files_; }
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
@@ -143,7 +139,6 @@ class DriverDevice final : public CudaDevice {
     ContextWork work;
   };
 
-  Result<std::shared_ptr<files::NamelessFile>> file_of(FileHandle file, const char* call);
   void destroy_copy_streams();
   CUmemAllocationProp page_properties();
   // Of the own context and the peers', which stay.
@@ -163,9 +158,7 @@ class DriverDevice final : public CudaDevice {
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
   std::mutex copies_mutex_;
   std::array<Stream, 2> copy_streams_;  // guarded by copies_mutex_; by Direction
-  std::mutex files_mutex_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<files::NamelessFile>> files_;
-  std::uint64_t last_file_ = 0;  // guarded by files_mutex_, as files_ is
+  files::SystemFiles files_;
   mutable std::mutex peers_mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // guarded by peers_mutex_; none goes before this does
   // Waits for events of all contexts, so that one event on it stands for them. Guarded by

@@ -49,7 +49,7 @@ Result<std::unique_ptr<NamelessFile>> NamelessFile::open(const std::string& fold
     file = calls.open_nameless(folder);
   } while (file < 0 && errno == EINTR);
   if (file < 0) return error_about(folder, "no file can be made there", errno);
-  std::unique_ptr<NamelessFile> made(new NamelessFile(folder, size, file, calls));
+  std::unique_ptr<NamelessFile> made(new NamelessFile(folder, file, calls));
   int full = 0;
   do {
     full = calls.reserve(file, size);

@@ -15,34 +15,28 @@
 #include <utility>
 
 #include "files/file_calls.h"
+#include "weir/device.h"
 #include "weir/result.h"
 #include "weir/types.h"
 
 namespace weir::files {
 
-class NamelessFile {
+class NamelessFile final : public SleepFile {
  public:
   // `calls` must outlive it. Errors, as everywhere here: invalid_input, which names the folder,
   // what the system says, and the remedy.
   static Result<std::unique_ptr<NamelessFile>> open(const std::string& folder, Bytes size,
                                                     FileCalls& calls = FileCalls::system());
-  ~NamelessFile();
-  NamelessFile(const NamelessFile&) = delete;
-  NamelessFile& operator=(const NamelessFile&) = delete;
+  ~NamelessFile() override;
 
-  // Offsets, sizes and addresses are multiples of 4 KiB, within the file's size. An error may leave
-  // some of the bytes written or read.
-  Status write(Bytes offset, const void* from, Bytes size);
-  Status read(Bytes offset, void* to, Bytes size);
-  // Once it has returned, what was written is read as it was, or reading it is an error.
-  Status sync();
-
-  // Do bytes go past the page cache?
-  bool direct() const { return direct_.load(std::memory_order_relaxed); }
+  Status write(Bytes offset, const void* from, Bytes size) override;
+  Status read(Bytes offset, void* to, Bytes size) override;
+  Status sync() override;
+  bool direct() const override { return direct_.load(std::memory_order_relaxed); }
 
  private:
-  NamelessFile(std::string folder, Bytes size, int file, FileCalls& calls)
-      : folder_(std::move(folder)), size_(size), file_(file), calls_(calls) {}
+  NamelessFile(std::string folder, int file, FileCalls& calls)
+      : folder_(std::move(folder)), file_(file), calls_(calls) {}
 
   // Repeats call(done), which moves bytes from the one that it is given on, until all are moved.
   template <class Call>
@@ -51,11 +45,20 @@ class NamelessFile {
   Error failed(const char* what, int error) const;
 
   const std::string folder_;
-  const Bytes size_;
   const int file_;
   FileCalls& calls_;
   std::mutex direct_mutex_;  // of changes of direct_
   std::atomic<bool> direct_{false};
+};
+
+// The system's.
+class SystemFiles final : public SleepFiles {
+ public:
+  Result<std::unique_ptr<SleepFile>> open(const std::string& folder, Bytes size) override {
+    Result<std::unique_ptr<NamelessFile>> made = NamelessFile::open(folder, size);
+    if (!made) return std::move(made).error();
+    return std::unique_ptr<SleepFile>(*std::move(made));
+  }
 };
 
 }  // namespace weir::files

@@ -21,7 +21,7 @@ namespace weir {
 class Observer {
  public:
   // `sink` may be null.
-  Observer(Device& device, EventSink* sink) : device_(device) {
+  Observer(const EventCalls& clock, EventSink* sink) : clock_(clock) {
     if (sink != nullptr) add(*sink, {});
   }
 
@@ -80,7 +80,7 @@ class Observer {
   }
 
   Nanoseconds pass_on(Event& event) {
-    event.time = device_.now();
+    event.time = clock_.now();
     for (EventSink* const sink : sinks_) sink->on_event(event);
     return event.time;
   }
@@ -95,7 +95,7 @@ class Observer {
     recording_.store(!sinks_.empty(), std::memory_order_release);
   }
 
-  Device& device_;
+  const EventCalls& clock_;
   DeviceFold fold_;
   std::atomic<bool> recording_{false};
   std::atomic<StackSource*> stacks_{nullptr};

@@ -29,6 +29,14 @@ class Contents {
     border(end);
     ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
   }
+  // From now on [begin, begin + size) holds what `source` holds from `from` on.
+  void take(std::uint64_t begin, Bytes size, const Contents& source, std::uint64_t from) {
+    clear(begin, begin + size.count);
+    source.visit(from, from + size.count,
+                 [&](std::uint64_t b, std::uint64_t e, std::uint64_t w, std::uint64_t f) {
+                   set(begin + (b - from), begin + (e - from), w, f);
+                 });
+  }
   // Calls visit(begin, end, write, first) for what was written of [begin, end), in order.
   template <class Visit>
   void visit(std::uint64_t begin, std::uint64_t end, Visit&& visit) const {

@@ -145,6 +145,11 @@ Result<CaptureInfo> SimDevice::capture_info(Stream stream) {
                      });
 }
 
+Result<CaptureInfo::Status> SimDevice::capture_status(Stream stream) {
+  const Result<CaptureInfo> info = capture_info(stream);
+  return info ? Result<CaptureInfo::Status>(info->status) : info.error();
+}
+
 Result<std::vector<GraphNode>> SimDevice::capture_tips(Stream stream) {
   return impl_->call(DeviceCall::capture_tips, impl_->options_.costs.capture_tips,
                      [&] { return impl_->captures_.tips(impl_->streams_.named(stream)); });

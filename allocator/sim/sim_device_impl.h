@@ -130,12 +130,13 @@ class SimDevice::Impl {
   Status fill_with_zeros(Address at, Bytes size, Stream stream);
   std::vector<SimContent> contents(Address address, Bytes bytes);
 
-  // Files: sim_device_files.cc.
-  Result<OpenedFile> open_file(const std::string& folder, Bytes size);
-  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size);
-  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size);
-  Status sync_file(FileHandle file);
-  Status close_file(FileHandle file);
+  // sim_device_files.cc.
+  class File;
+  struct Files final : SleepFiles {
+    explicit Files(Impl& of) : impl(of) {}
+    Result<std::unique_ptr<SleepFile>> open(const std::string& folder, Bytes size) override;
+    Impl& impl;
+  };
 
   // Captures and graphs: sim_device_graphs.cc.
   Status begin_capture(Stream stream, CaptureMode mode);
@@ -179,13 +180,9 @@ class SimDevice::Impl {
   std::map<Address, Bytes> host_;  // memory of allocate_host()
   Bytes host_bytes_;
   Bytes file_bytes_;
+  Files files_{*this};
 
  private:
-  struct File {
-    std::string folder;
-    Bytes size;
-    sim::Contents contents;
-  };
   Status check_host(DeviceCall call, const void* memory, Bytes size) const;
   // Work that reads or writes the device's bytes, and writes or reads those at `host` (may be
   // null); then calls move(contents of a page, offset in it, offset in the copy, size) for each
@@ -198,13 +195,9 @@ class SimDevice::Impl {
 
   // The host reads or writes memory of allocate_host(), now.
   void host_uses(const Access& access);
-  Result<File*> check_file(DeviceCall call, FileHandle file, Bytes offset, const void* memory,
-                           Bytes size);
 
   sim::Contents host_contents_;  // by host address
   sim::PageStamps host_stamps_;  // of the device's copies, by host address
-  std::map<std::uint64_t, File> files_;
-  std::uint64_t last_file_ = 0;
   std::uint64_t last_write_ = 0;
 };
 

@@ -10,7 +10,7 @@ namespace weir::pytorch {
 
 class Frees::Event {
  public:
-  Event(Device& device, EventHandle handle) : device_(device), handle_(handle) {}
+  Event(EventCalls& device, EventHandle handle) : device_(device), handle_(handle) {}
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   ~Event() { (void)device_.destroy_event(handle_); }
@@ -19,7 +19,7 @@ class Frees::Event {
   Status record(Stream stream) const { return device_.record(handle_, stream); }
 
  private:
-  Device& device_;
+  EventCalls& device_;
   const EventHandle handle_;
 };
 

@@ -102,7 +102,7 @@ Result<std::vector<Descriptor>> take_over(const SharedBlock& block) {
 
 // import(page, i) of each; where one fails, those before it are released.
 template <class Import>
-Result<std::vector<PhysicalHandle>> import_each(Device& device, const SharedBlock& block,
+Result<std::vector<PhysicalHandle>> import_each(MemoryCalls& device, const SharedBlock& block,
                                                 Import&& import) {
   std::vector<PhysicalHandle> pages;
   for (const SharedBlock::Page& page : block.pages) {
@@ -116,7 +116,7 @@ Result<std::vector<PhysicalHandle>> import_each(Device& device, const SharedBloc
   return pages;
 }
 
-Result<std::vector<PhysicalHandle>> import_by_fabric(Device& device, MemoryExchange& exchange,
+Result<std::vector<PhysicalHandle>> import_by_fabric(MemoryCalls& device, MemoryExchange& exchange,
                                                      const SharedBlock& block) {
   return import_each(device, block,
                      [&](const SharedBlock::Page& page, std::size_t) -> Result<PhysicalHandle> {
@@ -126,7 +126,7 @@ Result<std::vector<PhysicalHandle>> import_by_fabric(Device& device, MemoryExcha
                      });
 }
 
-Result<std::vector<PhysicalHandle>> import_pages(Device& device, MemoryExchange& exchange,
+Result<std::vector<PhysicalHandle>> import_pages(MemoryCalls& device, MemoryExchange& exchange,
                                                  const SharedBlock& block) {
   const auto of_descriptors = [&](const std::vector<Descriptor>& descriptors) {
     return import_each(device, block, [&](const SharedBlock::Page&, std::size_t i) {

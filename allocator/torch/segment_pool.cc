@@ -25,7 +25,7 @@ Bytes segment_bytes(Bytes block) {
 
 }  // namespace
 
-SegmentPool::SegmentPool(Source source, Device& device, Listener listener)
+SegmentPool::SegmentPool(Source source, EventCalls& device, Listener listener)
     : source_(std::move(source)), device_(device), listener_(std::move(listener)) {}
 
 SegmentPool::~SegmentPool() {

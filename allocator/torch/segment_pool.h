@@ -48,7 +48,7 @@ class SegmentPool {
   using Listener = std::function<void(const Segment&, Change)>;
 
   // `device`, whose memory the source gives, must outlive this.
-  SegmentPool(Source source, Device& device, Listener listener);
+  SegmentPool(Source source, EventCalls& device, Listener listener);
   // Gives back what is free, after a wait; blocks that are still live stay the source's.
   ~SegmentPool();
   SegmentPool(const SegmentPool&) = delete;
@@ -97,7 +97,7 @@ class SegmentPool {
   void put_back(std::vector<Segment> segments);
 
   const Source source_;
-  Device& device_;
+  EventCalls& device_;
   const Listener listener_;
   std::atomic<bool> no_split_{false};
 

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <string>
 
-#include "allocator/core/base/forwarding_device.h"
 #include "bench/irregular/heap_counts.h"
 #include "bench/irregular/timed_history.h"
 #include "bench/micro/micro.h"
 #include "suite/irregular_families.h"
+#include "weir/interposed_device.h"
 
 namespace weir::bench {
 namespace {

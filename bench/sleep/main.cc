@@ -167,7 +167,7 @@ class Bench {
 
   // Blocks of a file, written and read as sleep() and wake() do, and nothing else.
   std::pair<double, double> plain_files(Bytes size) {
-    const OpenedFile file = ok(device_.open_file(options_.folder, size));
+    const std::unique_ptr<SleepFile> file = ok(device_.files()->open(options_.folder, size));
     const std::size_t threads = std::min<std::size_t>(device_.host_threads() + 1, 8);
     std::vector<void*> buffers;
     for (std::size_t i = 0; i < threads; ++i) buffers.push_back(ok(device_.allocate_host(kBlock)));
@@ -187,17 +187,15 @@ class Bench {
       for (const Status& each : done) ok(each);
       return begun;
     };
-    const Nanoseconds written = timed([&](Bytes at, void* buffer) {
-      return device_.write_file(file.handle, at, buffer, kBlock);
-    });
-    ok(device_.sync_file(file.handle));
+    const Nanoseconds written =
+        timed([&](Bytes at, void* buffer) { return file->write(at, buffer, kBlock); });
+    ok(file->sync());
     const double out = rate(size, device_.now() - written);
-    const Nanoseconds read = timed(
-        [&](Bytes at, void* buffer) { return device_.read_file(file.handle, at, buffer, kBlock); });
+    const Nanoseconds read =
+        timed([&](Bytes at, void* buffer) { return file->read(at, buffer, kBlock); });
     const double in = rate(size, device_.now() - read);
     for (void* const buffer : buffers) ok(device_.free_host(buffer, kBlock));
-    ok(device_.close_file(file.handle));
-    say("direct writes, past the page cache", file.direct ? 1 : 0, "");
+    say("direct writes, past the page cache", file->direct() ? 1 : 0, "");
     return {out, in};
   }
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <thread>
 
-#include "core/base/forwarding_device.h"
 #include "tests/comm/ranks.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

@@ -2,6 +2,7 @@
 // Pinned host memory, and copies to it and back: what every device does, and what it refuses.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -99,8 +100,9 @@ TEST_P(Copies, BytesComeBackThroughAFileAndWhereverTheyLieInIt) {
   const Stream in = stream_of(Device::Direction::to_device);
   const Stream writer = rig().new_stream();
   const test::TemporaryFolder folder;
-  const Result<OpenedFile> file = device().open_file(folder.path(), kHost + 64_KiB);
-  ASSERT_TRUE(file.ok()) << file.error().message();
+  Result<std::unique_ptr<SleepFile>> opened = device().files()->open(folder.path(), kHost + 64_KiB);
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  const std::unique_ptr<SleepFile> file = *std::move(opened);
   EXPECT_TRUE(folder.names().empty()) << "a file without a name";
   for (const std::uint32_t value : {5U, 6U}) {
     rig().fill(writer, address, 64_KiB, value);
@@ -108,23 +110,18 @@ TEST_P(Copies, BytesComeBackThroughAFileAndWhereverTheyLieInIt) {
     expect_ok(device().copy_to_host(host, address, 64_KiB, out));
     finish(out);
     const Bytes offset = value == 5U ? 4_KiB : kHost;
-    expect_ok(device().write_file(file->handle, offset, host, 64_KiB));
+    expect_ok(file->write(offset, host, 64_KiB));
   }
-  expect_ok(device().sync_file(file->handle));
+  expect_ok(file->sync());
   void* const middle = (Address::of(host) + 1_MiB).pointer();
-  expect_ok(device().read_file(file->handle, 4_KiB, middle, 64_KiB));
+  expect_ok(file->read(4_KiB, middle, 64_KiB));
   expect_ok(device().copy_to_device(address, middle, 64_KiB, in));
   finish(in);
   rig().expect_filled(address, 64_KiB, 5);
-  expect_ok(device().read_file(file->handle, kHost, middle, 64_KiB));
+  expect_ok(file->read(kHost, middle, 64_KiB));
   expect_ok(device().copy_to_device(address, middle, 64_KiB, in));
   finish(in);
   rig().expect_filled(address, 64_KiB, 6);
-  expect_ok(device().close_file(file->handle));
-  EXPECT_FALSE(device().close_file(file->handle).ok());
-  EXPECT_FALSE(device().read_file(file->handle, 0_B, host, 4_KiB).ok());
-  EXPECT_FALSE(device().write_file(file->handle, 0_B, host, 4_KiB).ok());
-  EXPECT_FALSE(device().sync_file(file->handle).ok());
   expect_ok(device().free_host(host, kHost));
   expect_ok(device().unmap(address, size));
   expect_ok(device().release(page));
@@ -133,7 +130,7 @@ TEST_P(Copies, BytesComeBackThroughAFileAndWhereverTheyLieInIt) {
 }
 
 TEST_P(Copies, AFolderThatHasNoNameTakesNoFile) {
-  const Result<OpenedFile> file = device().open_file("", 4_KiB);
+  const Result<std::unique_ptr<SleepFile>> file = device().files()->open("", 4_KiB);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().code(), ErrorCode::invalid_input);
 }

@@ -6,12 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
+#include <string>
 
-#include "core/base/forwarding_device.h"
-#include "weir/device.h"
+#include "weir/interposed_device.h"
 #include "weir/types.h"
 
 namespace weir::soak {
@@ -23,9 +20,9 @@ struct Ledger {
 };
 
 // Threads: as Device.
-class LedgerDevice final : public ForwardingDevice {
+class LedgerDevice final : public InterposedDevice<LedgerDevice> {
  public:
-  explicit LedgerDevice(Device& inner) : ForwardingDevice(inner) {}
+  using InterposedDevice::InterposedDevice;
 
   Ledger ledger() const;
 
@@ -40,56 +37,23 @@ class LedgerDevice final : public ForwardingDevice {
     bool hit() const;
   };
 
-  Result<MemoryInfo> memory_info() override;
-  Result<Address> reserve(Bytes size, Bytes alignment) override;
-  Status unreserve(Address at, Bytes size) override;
-  Result<PhysicalHandle> create(Bytes size) override;
-  Status map(Address at, Bytes size, PhysicalHandle page) override;
-  Status set_access(Address at, Bytes size) override;
-  Status unmap(Address at, Bytes size) override;
-  Status release(PhysicalHandle page) override;
-  Result<Address> allocate_segment(Bytes size) override;
-  Status free_segment(Address at, Bytes size) override;
-  Result<void*> allocate_host(Bytes size) override;
-  Status free_host(void* memory, Bytes size) override;
-  Result<Stream> copy_stream(Direction direction) override;
-  Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
-  Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
-  Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
-  Result<EventHandle> create_event() override;
-  Status destroy_event(EventHandle event) override;
-  Status record(EventHandle event, Stream stream) override;
-  Status wait(Stream stream, EventHandle event) override;
-  Result<bool> query(EventHandle event) override;
-  Status synchronize(EventHandle event) override;
-  Status record_context(EventHandle event) override;
-  Status synchronize_context() override;
-  Status prepare_to_synchronize() override { return inner_.prepare_to_synchronize(); }
-  Result<CaptureInfo> capture_info(Stream stream) override;
-  Result<CaptureInfo::Status> capture_status(Stream stream) override;
-  Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
-  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
-  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;
-  Status retain(Stream stream, std::shared_ptr<void> object) override;
-  Status begin_capture(Stream stream, CaptureMode mode) override;
-  // Never failed by this device: a capture that ended has ended, whatever is told.
-  Result<GraphHandle> end_capture(Stream stream) override;
-  Result<ExecutableHandle> instantiate(GraphHandle graph) override;
-  Status launch_graph(ExecutableHandle graph, Stream stream) override;
-  Status destroy_executable(ExecutableHandle graph) override;
-  Status destroy_graph(GraphHandle graph) override;
-
  private:
-  using Count = std::atomic<std::int64_t>;
-  // Calls `body`, unless this call is to fail; one that succeeds adds `by` to `count`.
-  template <class Body>
-  static auto counted(DeviceCall call, Count& count, std::int64_t by, Body&& body)
-      -> decltype(body());
-  template <class Body>
-  static auto plain(DeviceCall call, Body&& body) -> decltype(body());
+  friend class InterposedDevice<LedgerDevice>;
 
-  Count events_ = 0, pages_ = 0, mappings_ = 0, reservations_ = 0, segments_ = 0, graphs_ = 0,
-        executables_ = 0, host_blocks_ = 0;
+  // An end_capture() is never failed here: a capture that ended has ended, whatever is told.
+  template <class Make>
+  auto pass(DeviceCall call, Make&& make) -> decltype(make()) {
+    if (call != DeviceCall::end_capture && fails()) {
+      return Error(ErrorCode::device, std::string(name_of(call)) + ": failed by the soak");
+    }
+    auto answer = make();
+    if (answer.ok()) done_[static_cast<std::size_t>(call)].fetch_add(1, std::memory_order_relaxed);
+    return answer;
+  }
+  static bool fails();
+  std::int64_t out(DeviceCall given, DeviceCall got_back) const;
+
+  std::array<std::atomic<std::int64_t>, kDeviceCalls> done_{};  // calls that succeeded
 };
 
 }  // namespace weir::soak

@@ -22,10 +22,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "tests/torch/fake_source.h"
 #include "torch/backend.h"
 #include "weir/allocator.h"
+#include "weir/interposed_device.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {

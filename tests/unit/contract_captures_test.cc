@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "observe/statistics_fold.h"
 #include "tests/unit/contract_pools.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

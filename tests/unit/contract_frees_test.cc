@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/contract_pools.h"
 #include "tests/unit/core_heap_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

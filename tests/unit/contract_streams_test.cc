@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "tests/training_step.h"
 #include "tests/unit/contract_pools.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "weir/graph_pool.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "tests/unit/core_test_access.h"
 #include "weir/graph_pool.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "tests/unit/core_test_access.h"
+#include "weir/interposed_device.h"
 
 namespace weir::test {
 namespace {

@@ -11,10 +11,10 @@
 #include <optional>
 #include <thread>
 
-#include "core/base/forwarding_device.h"
 #include "core/time/open_captures.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
+#include "weir/interposed_device.h"
 #include "weir/sim_device.h"
 
 namespace weir {

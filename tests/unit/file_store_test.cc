@@ -10,22 +10,18 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "files/nameless_file.h"
 #include "tests/temporary_folder.h"
+#include "weir/interposed_device.h"
 #include "weir/sim_device.h"
 
 namespace weir::test {
 namespace {
-
-using files::NamelessFile;
 
 // What a GPU does, with memory of the host's in its place: copies are made at once.
 class BytesDevice final : public ForwardingDevice {
@@ -49,38 +45,13 @@ class BytesDevice final : public ForwardingDevice {
     std::memcpy(to.pointer(), from, size.count);
     return {};
   }
-  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override {
-    Result<std::unique_ptr<NamelessFile>> file = NamelessFile::open(folder, size);
-    if (!file) return std::move(file).error();
-    const std::lock_guard lock(mutex_);
-    files_[++last_] = *std::move(file);
-    return OpenedFile{{last_}, files_[last_]->direct()};
-  }
-  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size) override {
-    return of(file).write(offset, from, size);
-  }
-  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size) override {
-    return of(file).read(offset, to, size);
-  }
-  Status sync_file(FileHandle file) override { return of(file).sync(); }
-  Status close_file(FileHandle file) override {
-    const std::lock_guard lock(mutex_);
-    files_.erase(file.value);
-    return {};
-  }
-  std::size_t files() const { return files_.size(); }
+  SleepFiles* files() override { return &files_; }
 
   std::atomic<int> slabs{0};
 
  private:
-  NamelessFile& of(FileHandle file) {
-    const std::lock_guard lock(mutex_);
-    return *files_.at(file.value);
-  }
   const unsigned threads_;
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::unique_ptr<NamelessFile>> files_;
-  std::uint64_t last_ = 0;
+  files::SystemFiles files_;
 };
 
 class FileStores : public testing::TestWithParam<unsigned> {
@@ -101,8 +72,8 @@ class FileStores : public testing::TestWithParam<unsigned> {
     }
   }
   void TearDown() override {
-    EXPECT_TRUE(store_.close_unused().ok());
-    EXPECT_EQ(device_.files(), 0u);
+    store_.close_unused();
+    EXPECT_EQ(store_.held(), 0_B);
     EXPECT_TRUE(host_.shrink(0_B).ok());
     EXPECT_EQ(device_.slabs, 0);
   }
@@ -184,10 +155,10 @@ TEST_P(FileStores, TwoFilesAreApartAndEachIsClosedByItself) {
   for (std::uint64_t& word : words_) word = ~word;
   before_ = words_;
   const std::vector<FileStore::Part> second = written();
-  EXPECT_EQ(device_.files(), 2u);
+  const Bytes both = store_.held();
   for (const FileStore::Part& part : first) store_.give(part.piece);
-  ASSERT_TRUE(store_.close_unused().ok());
-  EXPECT_EQ(device_.files(), 1u);
+  store_.close_unused();
+  EXPECT_EQ(store_.held() * 2, both);
   std::fill(words_.begin(), words_.end(), 0);
   std::vector<bool> there;
   ASSERT_TRUE(store_.read(second, there).ok());

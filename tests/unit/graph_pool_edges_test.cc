@@ -3,10 +3,10 @@
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
 #include <array>
 
-#include "core/base/forwarding_device.h"
 #include "tests/property/history.h"
 #include "tests/unit/core_test_access.h"
 #include "tests/unit/graph_pool_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

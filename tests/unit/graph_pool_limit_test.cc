@@ -6,9 +6,9 @@
 #include <future>
 #include <string>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/event.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <optional>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/graph_pool_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {

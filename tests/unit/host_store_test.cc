@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
+#include "weir/interposed_device.h"
 #include "weir/sim_device.h"
 
 namespace weir {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -81,15 +82,13 @@ class SimFaults : public testing::TestWithParam<int> {
   Status make_with_files() {
     switch (call()) {
       case DeviceCall::open_file:
-        return status_of(device_.open_file("/folder", 2_MiB));
+        return status_of(device_.files()->open("/folder", 2_MiB));
       case DeviceCall::write_file:
-        return device_.write_file(file(), 0_B, host_memory(), page_.size);
+        return file().write(0_B, host_memory(), page_.size);
       case DeviceCall::read_file:
-        return device_.read_file(file(), 0_B, host_memory(), page_.size);
+        return file().read(0_B, host_memory(), page_.size);
       case DeviceCall::sync_file:
-        return device_.sync_file(file());
-      case DeviceCall::close_file:
-        return close_one_file();
+        return file().sync();
       default:
         return make_with_events();
     }
@@ -195,14 +194,9 @@ class SimFaults : public testing::TestWithParam<int> {
     if (done.ok()) host_memory_ = nullptr;
     return done;
   }
-  FileHandle file() {
-    if (file_ == FileHandle{}) file_ = device_.open_file("/folder", page_.size)->handle;
-    return file_;
-  }
-  Status close_one_file() {
-    Status done = device_.close_file(file());
-    if (done.ok()) file_ = {};
-    return done;
+  SleepFile& file() {
+    if (file_ == nullptr) file_ = *device_.files()->open("/folder", page_.size);
+    return *file_;
   }
   Status release_one() {
     if (prepared_handle_.value == 0) prepared_handle_ = *device_.create(2_MiB);
@@ -218,7 +212,7 @@ class SimFaults : public testing::TestWithParam<int> {
   const EventHandle event_ = *device_.create_event();
   Address prepared_;
   void* host_memory_ = nullptr;
-  FileHandle file_;
+  std::unique_ptr<SleepFile> file_;
   PhysicalHandle prepared_handle_;
   GraphHandle graph_;
   ExecutableHandle executable_;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
 
@@ -28,7 +30,7 @@ class SimFiles : public testing::Test {
   void* const host_ = *device_.allocate_host(4_MiB);
   const Stream out_ = *device_.copy_stream(Device::Direction::to_host);
   const Stream in_ = *device_.copy_stream(Device::Direction::to_device);
-  const FileHandle file_ = device_.open_file("/folder", 4_MiB)->handle;
+  std::unique_ptr<SleepFile> file_ = *device_.files()->open("/folder", 4_MiB);
 };
 
 TEST_F(SimFiles, AFileHoldsWhatWasWrittenToIt) {
@@ -37,37 +39,37 @@ TEST_F(SimFiles, AFileHoldsWhatWasWrittenToIt) {
   const std::vector<SimContent> before = device_.contents(page_.address, 2_MiB);
   ASSERT_THAT(before, SizeIs(1));
   void* const behind = (Address::of(host_) + 2_MiB).pointer();
-  ASSERT_TRUE(device_.write_file(file_, 1_MiB, host_, 2_MiB).ok());
-  ASSERT_TRUE(device_.read_file(file_, 1_MiB, behind, 2_MiB).ok());
+  ASSERT_TRUE(file_->write(1_MiB, host_, 2_MiB).ok());
+  ASSERT_TRUE(file_->read(1_MiB, behind, 2_MiB).ok());
   ASSERT_TRUE(device_.fill_with_zeros(page_.address, 2_MiB, in_).ok());
   ASSERT_TRUE(device_.copy_to_device(page_.address, behind, 2_MiB, in_).ok());
   EXPECT_EQ(device_.contents(page_.address, 2_MiB), before);
   // What was never written is nothing, whatever was in the memory that it is read to.
   device_.finish();
-  ASSERT_TRUE(device_.read_file(file_, 3_MiB, behind, 1_MiB).ok());
+  ASSERT_TRUE(file_->read(3_MiB, behind, 1_MiB).ok());
   ASSERT_TRUE(device_.copy_to_device(page_.address, behind, 1_MiB, in_).ok());
   EXPECT_THAT(device_.contents(page_.address, 1_MiB), IsEmpty());
 }
 
 TEST_F(SimFiles, ToWriteMemoryThatACopyStillFillsIsARace) {
   copy_out();
-  ASSERT_TRUE(device_.write_file(file_, 0_B, host_, 1_MiB).ok());
+  ASSERT_TRUE(file_->write(0_B, host_, 1_MiB).ok());
   ASSERT_THAT(device_.races(), SizeIs(1));
   EXPECT_EQ(device_.races()[0].kind, Race::Kind::host);
   EXPECT_THAT(device_.races()[0].describe(), HasSubstr("the host itself reads 1048576 bytes"));
   EXPECT_THAT(device_.races()[0].describe(),
               HasSubstr("stream " + std::to_string(out_.id) + ", which writes 2097152 bytes"));
   // The next bytes are another's.
-  ASSERT_TRUE(device_.write_file(file_, 0_B, (Address::of(host_) + 2_MiB).pointer(), 1_MiB).ok());
+  ASSERT_TRUE(file_->write(0_B, (Address::of(host_) + 2_MiB).pointer(), 1_MiB).ok());
   EXPECT_EQ(device_.race_count(), 1u);
 }
 
 TEST_F(SimFiles, ToReadOrFreeMemoryThatACopyStillReadsIsARaceAndToWriteItIsNone) {
   device_.finish();
   ASSERT_TRUE(device_.copy_to_device(page_.address, host_, 2_MiB, in_).ok());
-  ASSERT_TRUE(device_.write_file(file_, 0_B, host_, 2_MiB).ok());
+  ASSERT_TRUE(file_->write(0_B, host_, 2_MiB).ok());
   EXPECT_EQ(device_.race_count(), 0u);
-  ASSERT_TRUE(device_.read_file(file_, 0_B, host_, 2_MiB).ok());
+  ASSERT_TRUE(file_->read(0_B, host_, 2_MiB).ok());
   EXPECT_EQ(device_.race_count(), 1u);
   ASSERT_TRUE(device_.free_host(host_, 4_MiB).ok());
   EXPECT_EQ(device_.race_count(), 2u);
@@ -78,8 +80,8 @@ TEST_F(SimFiles, AfterTheHostHasWaitedNothingRaces) {
   const EventHandle event = *device_.create_event();
   ASSERT_TRUE(device_.record(event, out_).ok());
   ASSERT_TRUE(device_.synchronize(event).ok());
-  ASSERT_TRUE(device_.write_file(file_, 0_B, host_, 2_MiB).ok());
-  ASSERT_TRUE(device_.read_file(file_, 0_B, host_, 2_MiB).ok());
+  ASSERT_TRUE(file_->write(0_B, host_, 2_MiB).ok());
+  ASSERT_TRUE(file_->read(0_B, host_, 2_MiB).ok());
   ASSERT_TRUE(device_.free_host(host_, 4_MiB).ok());
   EXPECT_THAT(device_.races(), IsEmpty());
 }
@@ -98,15 +100,11 @@ TEST_F(SimFiles, WhatIsGivenWrongIsRefused) {
     EXPECT_EQ(status.error().code(), ErrorCode::device);
     EXPECT_THAT(status.error().message(), HasSubstr(says));
   };
-  refused(device_.write_file(file_, 1_KiB, host_, 4_KiB), "4 KiB");
-  refused(device_.write_file(file_, 0_B, host_, 1_KiB), "4 KiB");
-  refused(device_.read_file(file_, 0_B, (Address::of(host_) + 512_B).pointer(), 4_KiB), "4 KiB");
-  refused(device_.read_file(file_, 4_MiB, host_, 4_KiB), "beyond");
-  refused(device_.read_file(file_, 0_B, Address{(1_GiB).count}.pointer(), 4_KiB), "allocate_host");
-  refused(device_.read_file({77}, 0_B, host_, 4_KiB), "read_file: invalid handle");
-  refused(device_.write_file({77}, 0_B, host_, 4_KiB), "write_file: invalid handle");
-  refused(device_.sync_file({77}), "sync_file: invalid handle");
-  refused(device_.close_file({77}), "close_file: invalid handle");
+  refused(file_->write(1_KiB, host_, 4_KiB), "4 KiB");
+  refused(file_->write(0_B, host_, 1_KiB), "4 KiB");
+  refused(file_->read(0_B, (Address::of(host_) + 512_B).pointer(), 4_KiB), "4 KiB");
+  refused(file_->read(4_MiB, host_, 4_KiB), "beyond");
+  refused(file_->read(0_B, Address{(1_GiB).count}.pointer(), 4_KiB), "allocate_host");
 }
 
 TEST_F(SimFiles, HostMemoryIsOfWhole2MiBAndEndsWhereTheHostHasNoMore) {
@@ -182,32 +180,33 @@ TEST_F(SimFiles, WhatTheBytesHoldIsSaidInAsFewPiecesAsThereAreWrites) {
 
 TEST_F(SimFiles, TheDiskIsFullWhenAFileIsOpenedAndEmptyOnceAllAreClosed) {
   EXPECT_EQ(device_.file_bytes(), 4_MiB);
-  const Result<OpenedFile> more = device_.open_file("/folder", 8_MiB);
+  const Result<std::unique_ptr<SleepFile>> more = device_.files()->open("/folder", 8_MiB);
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().code(), ErrorCode::invalid_input);
   EXPECT_THAT(more.error().message(), HasSubstr("'/folder' has no room"));
-  ASSERT_TRUE(device_.close_file(file_).ok());
+  file_.reset();
   EXPECT_EQ(device_.file_bytes(), 0_B);
-  EXPECT_TRUE(device_.open_file("/folder", 8_MiB).ok());
-  EXPECT_FALSE(device_.open_file("/folder", 1_KiB).ok());
+  EXPECT_TRUE(device_.files()->open("/folder", 8_MiB).ok());
+  EXPECT_FALSE(device_.files()->open("/folder", 1_KiB).ok());
 }
 
 TEST_F(SimFiles, AFileIsOfWhole4KiBAndInAFolderThatHasAName) {
   for (const Bytes size : {0_B, 1_B, 6_KiB}) {
-    const Result<OpenedFile> refused = device_.open_file("/folder", size);
+    const Result<std::unique_ptr<SleepFile>> refused = device_.files()->open("/folder", size);
     ASSERT_FALSE(refused.ok());
     EXPECT_THAT(refused.error().message(), HasSubstr("not a multiple of 4 KiB"));
   }
-  EXPECT_THAT(device_.open_file("", 4_KiB).error().message(), HasSubstr("the folder has no name"));
+  EXPECT_THAT(device_.files()->open("", 4_KiB).error().message(),
+              HasSubstr("the folder has no name"));
   EXPECT_EQ(device_.file_bytes(), 4_MiB);
 }
 
 TEST_F(SimFiles, TimeGoesByOnTheHostAsBytesAreWrittenAndRead) {
   device_.finish();
   const Nanoseconds begun = device_.now();
-  ASSERT_TRUE(device_.write_file(file_, 0_B, host_, 4_MiB).ok());
+  ASSERT_TRUE(file_->write(0_B, host_, 4_MiB).ok());
   EXPECT_EQ(device_.time_in(DeviceCall::write_file), 1_ms);
-  ASSERT_TRUE(device_.read_file(file_, 0_B, host_, 4_MiB).ok());
+  ASSERT_TRUE(file_->read(0_B, host_, 4_MiB).ok());
   EXPECT_EQ(device_.now() - begun, 1_ms + 640_us);
 }
 

@@ -26,8 +26,10 @@ constexpr std::array kCalls{
     DeviceCall::destroy_event,  DeviceCall::unreserve,
 };
 constexpr std::array kFileCalls{
-    DeviceCall::open_file, DeviceCall::write_file, DeviceCall::read_file,
-    DeviceCall::sync_file, DeviceCall::close_file,
+    DeviceCall::open_file,
+    DeviceCall::write_file,
+    DeviceCall::read_file,
+    DeviceCall::sync_file,
 };
 
 // A call, and the folder whose file the copies go to; null: to host memory.

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <thread>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/sleep_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir::test {
 namespace {
@@ -251,14 +252,32 @@ class ManyWriters : public ForwardingDevice {
   unsigned host_threads() const override { return 20; }
 };
 
-// The system's: its files take no direct writes.
-class CachedFiles final : public ManyWriters {
+// A file that takes no direct writes.
+class CachedFile final : public SleepFile {
+ public:
+  explicit CachedFile(std::unique_ptr<SleepFile> file) : file_(std::move(file)) {}
+  Status write(Bytes offset, const void* from, Bytes size) override {
+    return file_->write(offset, from, size);
+  }
+  Status read(Bytes offset, void* to, Bytes size) override { return file_->read(offset, to, size); }
+  Status sync() override { return file_->sync(); }
+  bool direct() const override { return false; }
+
+ private:
+  const std::unique_ptr<SleepFile> file_;
+};
+
+// Whose files take none.
+class CachedFiles final : public ManyWriters, private SleepFiles {
  public:
   using ManyWriters::ManyWriters;
-  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override {
-    Result<OpenedFile> file = ManyWriters::open_file(folder, size);
-    if (file) file->direct = false;
-    return file;
+  SleepFiles* files() override { return this; }
+
+ private:
+  Result<std::unique_ptr<SleepFile>> open(const std::string& folder, Bytes size) override {
+    Result<std::unique_ptr<SleepFile>> file = ManyWriters::files()->open(folder, size);
+    if (!file) return file;
+    return std::unique_ptr<SleepFile>(std::make_unique<CachedFile>(*std::move(file)));
   }
 };
 
@@ -375,9 +394,7 @@ TEST_F(SleepInFiles, TheHeapMayBeDestroyedAsleep) {
 class WithoutFiles final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
-  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override {
-    return Device::open_file(folder, size);
-  }
+  SleepFiles* files() override { return nullptr; }
 };
 
 TEST_F(SleepInFiles, ADeviceWithoutFilesSaysSo) {

@@ -8,11 +8,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <thread>
 
-#include "core/base/forwarding_device.h"
 #include "tests/unit/sleep_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir::test {
 namespace {
@@ -676,7 +677,7 @@ TEST_F(Sleep, TheCopyOfABlockThatSleepsCanBeRead) {
 
 // By a device whose host memory has bytes: a block in pieces is read piece by piece, each where it
 // is at home, in host memory and in files.
-class HostBytesDevice final : public ForwardingDevice {
+class HostBytesDevice final : public ForwardingDevice, private SleepFiles {
  public:
   using ForwardingDevice::ForwardingDevice;
   Result<void*> allocate_host(Bytes size) override {
@@ -690,23 +691,29 @@ class HostBytesDevice final : public ForwardingDevice {
     return {};
   }
   Status copy_to_device(Address, const void*, Bytes, Stream) override { return {}; }
-  Result<OpenedFile> open_file(const std::string&, Bytes size) override {
-    file_.assign(size.count, '\0');
-    return OpenedFile{{1}, true};
-  }
-  Status write_file(FileHandle, Bytes offset, const void* from, Bytes size) override {
-    std::memcpy(file_.data() + offset.count, from, size.count);
-    return {};
-  }
-  Status read_file(FileHandle, Bytes offset, void* to, Bytes size) override {
-    std::memcpy(to, file_.data() + offset.count, size.count);
-    return {};
-  }
-  Status sync_file(FileHandle) override { return {}; }
-  Status close_file(FileHandle) override { return {}; }
+  SleepFiles* files() override { return this; }
 
  private:
-  std::vector<char> file_;
+  class File final : public SleepFile {
+   public:
+    explicit File(Bytes size) : bytes_(size.count) {}
+    Status write(Bytes offset, const void* from, Bytes size) override {
+      std::memcpy(bytes_.data() + offset.count, from, size.count);
+      return {};
+    }
+    Status read(Bytes offset, void* to, Bytes size) override {
+      std::memcpy(to, bytes_.data() + offset.count, size.count);
+      return {};
+    }
+    Status sync() override { return {}; }
+    bool direct() const override { return true; }
+
+   private:
+    std::vector<char> bytes_;
+  };
+  Result<std::unique_ptr<SleepFile>> open(const std::string&, Bytes size) override {
+    return std::unique_ptr<SleepFile>(std::make_unique<File>(size));
+  }
 };
 
 TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {

@@ -49,6 +49,7 @@ class NullDevice : public Device {
   Status synchronize_context() override { return {}; }
 
   Result<CaptureInfo> capture_info(Stream) override { return CaptureInfo{}; }
+  Result<CaptureInfo::Status> capture_status(Stream) override { return CaptureInfo::Status::none; }
   Result<std::vector<GraphNode>> capture_tips(Stream) override { return std::vector<GraphNode>{}; }
   Status add_capture_dependencies(Stream, std::span<const GraphNode>) override { return {}; }
 

@@ -27,7 +27,7 @@ class PageDriver {
  public:
   static constexpr Bytes kUnlimited{~std::uint64_t{0}};
 
-  PageDriver(Device& device, Timelines& timelines, Observer& observer, TileIndex& index,
+  PageDriver(MemoryCalls& device, Timelines& timelines, Observer& observer, TileIndex& index,
              Budget& budget, PageTables& tables, const PageRules& rules, Placer& placer)
       : device_(device),
         timelines_(timelines),
@@ -131,7 +131,7 @@ class PageDriver {
   Status unmap_row(StitchedRow& row);
   Status make_room_for_mappings(Request& request, std::size_t more);
 
-  Device& device_;
+  MemoryCalls& device_;
   Timelines& timelines_;
   Observer& observer_;
   TileIndex& index_;

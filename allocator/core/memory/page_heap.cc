@@ -13,7 +13,7 @@ constexpr int kAttempts = 3;
 
 }  // namespace
 
-PageHeap::PageHeap(Device& device, Timelines& timelines, RemoteWork& remote_work,
+PageHeap::PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote_work,
                    Observer& observer, TileIndex& index, Budget& budget, const HeapOptions& options,
                    Source source, bool of_graph_pool)
     : device_(device),

@@ -48,7 +48,7 @@ class PageHeap {
 
   // All must outlive this. `options.limit` is of these pages alone. `of_graph_pool`: there may be
   // thousands like it, so it reserves few addresses at a time.
-  PageHeap(Device& device, Timelines& timelines, RemoteWork& remote_work, Observer& observer,
+  PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote_work, Observer& observer,
            TileIndex& index, Budget& budget, const HeapOptions& options, Source source,
            bool of_graph_pool);
   // Waits for no work. Everything is unmapped and given back, in use or not.
@@ -207,7 +207,7 @@ class PageHeap {
   // makes other requests later would hold both for ever.
   void forget_if_empty() WEIR_REQUIRES(mutex_);
 
-  Device& device_;
+  MemoryCalls& device_;
   Timelines& timelines_;
   Observer& observer_;
   TileIndex& index_;

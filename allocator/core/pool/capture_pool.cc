@@ -19,9 +19,9 @@ Error capture_goes_on(std::uint64_t id) {
 
 CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared, Pool& eager,
                          const HeapOptions& options)
-    : OnPoolDevice{PoolDevice(shared.device)},
+    : OnPoolEvents{PoolEvents(shared.device)},
       Pool(
-          id, std::move(tag), device_, shared, options,
+          id, std::move(tag), events_, shared, options,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
             if (!shares_pages()) return {};
             StreamHeap::give_back_all(eager_->caching_heaps());
@@ -169,7 +169,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     if (++last_epoch_ == kEager) ++last_epoch_;
     capture_ = Capture{.number = number, .epoch = last_epoch_, .watches = watches && is_told()};
     shared_.observer.emit({.kind = EventKind::capture_begin, .pool = id()});
-    device_.begin();
+    events_.begin();
     pages().keep_what_is_used(true);
     return {};
   }
@@ -193,7 +193,7 @@ void CapturePool::end_capture(std::uint64_t number) {
 void CapturePool::end_capture_locked() {
   note_touched();
   // All that was captured is past.
-  device_.end();
+  events_.end();
   for_each_member([](Pool::Member& member) {
     member.epoch = kEager;
     member.heap->move_to(member.stream, kEager);

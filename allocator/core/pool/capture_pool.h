@@ -32,7 +32,7 @@
 #include "core/pool/eager_work.h"
 #include "core/pool/graph_lives.h"
 #include "core/pool/pool.h"
-#include "core/pool/pool_device.h"
+#include "core/pool/pool_events.h"
 #include "weir/statistics.h"
 
 namespace weir {
@@ -42,11 +42,11 @@ namespace weir {
 enum class UsedIn : std::uint8_t { eager, own_capture, other_capture };
 
 // The device of a graph pool; a base, so that it is there before the pool.
-struct OnPoolDevice {
-  PoolDevice device_;
+struct OnPoolEvents {
+  PoolEvents events_;
 };
 
-class CapturePool final : private OnPoolDevice,
+class CapturePool final : private OnPoolEvents,
                           public Pool,
                           public std::enable_shared_from_this<CapturePool> {
  public:

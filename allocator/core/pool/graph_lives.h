@@ -18,7 +18,7 @@ namespace weir {
 class GraphLives {
  public:
   // `eager`: the device heap's own pool. All must outlive this.
-  GraphLives(Device& device, Pool& pool, Pool& eager)
+  GraphLives(CaptureCalls& device, Pool& pool, Pool& eager)
       : device_(device), pool_(pool), eager_(eager) {}
 
   std::uint64_t count() const { return count_; }
@@ -46,7 +46,7 @@ class GraphLives {
   void let_go(bool waits);
 
  private:
-  Device& device_;
+  CaptureCalls& device_;
   Pool& pool_;
   Pool& eager_;
   std::uint64_t count_ = 0;

@@ -9,15 +9,16 @@
 
 namespace weir {
 
-Pool::Pool(std::uint64_t id, std::string tag, Device& device, Shared shared,
+Pool::Pool(std::uint64_t id, std::string tag, EventCalls& events, Shared shared,
            const HeapOptions& options, PageHeap::Source source, Pool* eager)
     : shared_(shared),
       eager_(eager),
       id_(id),
       tag_(std::move(tag)),
-      timelines_(device, shared.observer, shared.captures, options.trust),
-      pages_(device, timelines_, shared.remote_work, shared.observer, shared.registry.index(),
-             shared.budget, options, std::move(source), eager != nullptr) {}
+      timelines_(events, shared.observer, shared.captures, options.trust),
+      pages_(shared.device, timelines_, shared.remote_work, shared.observer,
+             shared.registry.index(), shared.budget, options, std::move(source), eager != nullptr) {
+}
 
 Result<StreamHeap*> Pool::heap_of(Stream stream) {
   {

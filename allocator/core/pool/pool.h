@@ -2,7 +2,7 @@
 // Memory that streams share: a page heap, a stream heap for each stream that asks, and their time.
 //
 // The device heap's own memory is one of these, on the device itself. A graph pool is another, on
-// the device of its captures (PoolDevice), with rules for captures and graphs (CapturePool).
+// the events of its captures (PoolEvents), with rules for captures and graphs (CapturePool).
 //
 // Threads: self-synchronised. The lock of its streams is taken before the registry's and the stream
 // heaps'; a stream that was found once needs no lock.
@@ -48,10 +48,11 @@ class Pool {
     WaitingFrees& waiting;
   };
   // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `tag`: what its
-  // memory sleeps with. `source`: where idle pages of other pools are had from. `eager`: of a graph
-  // pool, the device heap's own pool, which idle pages come from and go back to; null of that pool.
-  Pool(std::uint64_t id, std::string tag, Device& device, Shared shared, const HeapOptions& options,
-       PageHeap::Source source, Pool* eager = nullptr);
+  // memory sleeps with. `events`: of its streams. `source`: where idle pages of other pools are had
+  // from. `eager`: of a graph pool, the device heap's own pool, which idle pages come from and go
+  // back to; null of that pool.
+  Pool(std::uint64_t id, std::string tag, EventCalls& events, Shared shared,
+       const HeapOptions& options, PageHeap::Source source, Pool* eager = nullptr);
   virtual ~Pool() = default;
 
   std::uint64_t id() const { return id_; }

@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-constexpr Bytes kUnit = Device::kFileUnit;
+constexpr Bytes kUnit = SleepFile::kUnit;
 constexpr std::size_t kBuffersInASlab = HostStore::kSlab / FileStore::kBlock;
 
 Bytes block_of(const FileStore::Piece& piece) {
@@ -25,9 +25,6 @@ void* at(void* memory, Bytes offset) { return (Address::of(memory) + offset).poi
 
 FileStore::~FileStore() {
   // What the device refuses here is lost: nobody is left to tell.
-  for (const File& file : files_) {
-    if (file.size > 0_B) (void)device_.close_file(file.handle);
-  }
   for (const EventHandle event : events_) (void)device_.destroy_event(event);
 }
 
@@ -44,14 +41,18 @@ Result<std::vector<FileStore::Part>> FileStore::place(const std::string& folder,
     }
   }
   const Bytes size = round_up(end, kUnit);
-  const Result<OpenedFile> opened = device_.open_file(folder, size);
-  if (!opened) return opened.error();
+  SleepFiles* const folders = device_.files();
+  if (folders == nullptr) {
+    return Error(ErrorCode::unavailable, device_.name() + " has no files for memory that sleeps");
+  }
+  Result<std::unique_ptr<SleepFile>> opened = folders->open(folder, size);
+  if (!opened) return std::move(opened).error();
   const std::lock_guard lock(mutex_);
   const auto gap =
-      std::find_if(files_.begin(), files_.end(), [](const File& file) { return file.size == 0_B; });
+      std::find_if(files_.begin(), files_.end(), [](const File& file) { return !file.open; });
   const auto number = static_cast<std::size_t>(gap - files_.begin());
   if (gap == files_.end()) files_.emplace_back();
-  files_[number] = {opened->handle, size, end, opened->direct};
+  files_[number] = {*std::move(opened), size, end};
   for (Part& part : parts) part.piece.file = number;
   return parts;
 }
@@ -61,19 +62,11 @@ void FileStore::give(const Piece& piece) {
   files_[piece.file].taken -= piece.size;
 }
 
-Status FileStore::close_unused() {
+void FileStore::close_unused() {
   const std::lock_guard lock(mutex_);
-  Status failed;
   for (File& file : files_) {
-    if (file.size == 0_B || file.taken > 0_B) continue;
-    Status closed = device_.close_file(file.handle);
-    if (closed) {
-      file = {};
-    } else if (failed) {
-      failed = std::move(closed);
-    }
+    if (file.taken == 0_B) file = {};
   }
-  return failed;
 }
 
 Bytes FileStore::held() const {
@@ -86,12 +79,12 @@ Bytes FileStore::held() const {
 bool FileStore::through_cache() const {
   const std::lock_guard lock(mutex_);
   return std::any_of(files_.begin(), files_.end(),
-                     [](const File& file) { return file.size > 0_B && !file.direct; });
+                     [](const File& file) { return file.open && !file.open->direct(); });
 }
 
-FileHandle FileStore::handle_of(const Piece& piece) const {
+SleepFile& FileStore::file_of(const Piece& piece) const {
   const std::lock_guard lock(mutex_);
-  return files_[piece.file].handle;
+  return *files_[piece.file].open;
 }
 
 // In order of the files, and of the blocks in them.
@@ -116,7 +109,7 @@ Status FileStore::write(const std::vector<Part>& parts) {
   Status written = run(
       groups.size(), Device::Direction::to_host,
       [&](const Worker& worker, std::size_t i) { return write_block(worker, parts, groups[i]); });
-  return written ? device_.sync_file(handle_of(parts.front().piece)) : std::move(written);
+  return written ? file_of(parts.front().piece).sync() : std::move(written);
 }
 
 Status FileStore::read(const std::vector<Part>& parts, std::vector<bool>& there) {
@@ -221,8 +214,8 @@ Status FileStore::write_block(const Worker& worker, const std::vector<Part>& par
     end = piece.offset + piece.size;
   }
   if (Status done = finish_copies(worker, *stream); !done) return done;
-  return device_.write_file(handle_of(parts[group.front()].piece), block, worker.buffer,
-                            round_up(end - block, kUnit));
+  return file_of(parts[group.front()].piece)
+      .write(block, worker.buffer, round_up(end - block, kUnit));
 }
 
 Status FileStore::read_block(const Worker& worker, const std::vector<Part>& parts,
@@ -231,8 +224,7 @@ Status FileStore::read_block(const Worker& worker, const std::vector<Part>& part
   const Bytes block = block_of(first);
   const Bytes begin = round_down(first.offset, kUnit);
   const Bytes end = round_up(last.offset + last.size, kUnit);
-  if (Status read =
-          device_.read_file(handle_of(first), begin, at(worker.buffer, begin - block), end - begin);
+  if (Status read = file_of(first).read(begin, at(worker.buffer, begin - block), end - begin);
       !read) {
     return read;
   }
@@ -254,7 +246,7 @@ Status FileStore::read_bytes(const Piece& piece, Bytes skip, Bytes size, void* t
   if (!slab) return slab.error();
   const Bytes from = piece.offset + skip;
   const Bytes begin = round_down(from, kUnit), end = round_up(from + size, kUnit);
-  Status read = device_.read_file(handle_of(piece), begin, slab->memory, end - begin);
+  Status read = file_of(piece).read(begin, slab->memory, end - begin);
   if (read) std::memcpy(to, at(slab->memory, from - begin), size.count);
   host_.give(*slab);
   return read;

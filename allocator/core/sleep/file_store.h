@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -51,7 +52,7 @@ class FileStore {
   };
 
   // A new file with room for all ranges: for each range its parts, in order, none across two
-  // blocks. Errors: as Device::open_file().
+  // blocks. Errors: as SleepFiles::open(); unavailable (the device has no files).
   Result<std::vector<Part>> place(const std::string& folder, const std::vector<Range>& ranges);
   // Copies what place() returned. On success all of it is safe. Errors: the device's, the host's
   // memory, the file's: then the pieces hold nothing that is known.
@@ -61,18 +62,17 @@ class FileStore {
   // Reads bytes of one piece to any host memory.
   Status read_bytes(const Piece& piece, Bytes skip, Bytes size, void* to);
   void give(const Piece& piece);
-  // Files of which nothing is in use. Errors: as Device::close_file(); it may be called again.
-  Status close_unused();
+  // Closes the files of which nothing is in use.
+  void close_unused();
 
   Bytes held() const;          // of files that are open
   bool through_cache() const;  // is there one whose file system doesn't take direct writes?
 
  private:
   struct File {
-    FileHandle handle;
+    std::unique_ptr<SleepFile> open;  // null: it was closed
     Bytes size;
     Bytes taken;
-    bool direct = false;
   };
   // What one thread works with.
   struct Worker {
@@ -86,7 +86,7 @@ class FileStore {
   // Parts of one block, by their numbers.
   using Group = std::vector<std::size_t>;
 
-  FileHandle handle_of(const Piece& piece) const;
+  SleepFile& file_of(const Piece& piece) const;
   static std::vector<Group> by_block(const std::vector<Part>& parts);
   // Calls work(worker, number) for each of `groups`, until one fails.
   Status run(std::size_t groups, Device::Direction direction,
@@ -101,7 +101,7 @@ class FileStore {
   Device& device_;
   HostStore& host_;
   mutable std::mutex mutex_;
-  std::vector<File> files_;          // guarded by mutex_; a file that was closed has no size
+  std::vector<File> files_;          // guarded by mutex_
   std::vector<EventHandle> events_;  // guarded by mutex_; to be destroyed
 };
 

@@ -10,7 +10,8 @@ namespace weir {
 // is called before it is destroyed.
 class HostStore::Makers {
  public:
-  Makers(Device& device, std::uint64_t slabs, unsigned threads) : device_(device), to_make_(slabs) {
+  Makers(CopyCalls& device, std::uint64_t slabs, unsigned threads)
+      : device_(device), to_make_(slabs) {
     threads = static_cast<unsigned>(std::min<std::uint64_t>(threads, slabs));
     at_work_ = threads;
     for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { make(); });
@@ -57,7 +58,7 @@ class HostStore::Makers {
     made_one_.notify_one();
   }
 
-  Device& device_;
+  CopyCalls& device_;
   const std::uint64_t to_make_;
   std::atomic<std::uint64_t> begun_{0};
   std::atomic<bool> stop_{false};
@@ -69,7 +70,7 @@ class HostStore::Makers {
   std::vector<std::thread> threads_;
 };
 
-HostStore::HostStore(Device& device) : device_(device) {}
+HostStore::HostStore(CopyCalls& device) : device_(device) {}
 
 HostStore::~HostStore() {
   settle();

@@ -28,7 +28,7 @@ class HostStore {
   static constexpr Bytes kSlab = 64_MiB;
 
   // `device` must outlive this.
-  explicit HostStore(Device& device);
+  explicit HostStore(CopyCalls& device);
   // Gives everything back, taken or not: the device must be done with it.
   ~HostStore();
   HostStore(const HostStore&) = delete;
@@ -73,7 +73,7 @@ class HostStore {
   Slab* with_room();
   Piece cut(Slab& slab, Bytes most);
 
-  Device& device_;
+  CopyCalls& device_;
   std::unique_ptr<Makers> makers_;
   mutable std::mutex mutex_;
   std::vector<Slab> slabs_;             // guarded by mutex_

@@ -86,9 +86,8 @@ std::pair<Bytes, Bytes> Sleeper::copied_bytes(const PageHeap& heap) const {
 }
 
 Status Sleeper::shrink(Bytes keep_host) {
-  Status closed = files_.close_unused();
-  Status shrunk = store_.shrink(keep_host);
-  return closed ? std::move(shrunk) : std::move(closed);
+  files_.close_unused();
+  return store_.shrink(keep_host);
 }
 
 void Sleeper::drop_copies(Sleeping& page) {

@@ -18,7 +18,7 @@ namespace weir {
 class EventSource {
  public:
   // `device` and `captures` must outlive this.
-  EventSource(Device& device, OpenCaptures& captures) : device_(device), captures_(captures) {}
+  EventSource(EventCalls& device, OpenCaptures& captures) : device_(device), captures_(captures) {}
   // Destroys the events that were given back. One that the driver will not destroy is the driver's
   // to keep: nobody is left to tell.
   ~EventSource() {
@@ -43,7 +43,7 @@ class EventSource {
   Status record_beside_captures(EventHandle event, Stream stream);
   Status record_context(EventHandle event);
 
-  Device& device_;
+  EventCalls& device_;
   OpenCaptures& captures_;
   std::vector<EventHandle> spare_;
 };

@@ -61,7 +61,7 @@ class OpenCaptures {
   void forget(Stream stream);
 
   // Errors: capture (the stream is being captured, and not by a pool's own capture: what that
-  // orders is the pool device's to judge); device.
+  // orders is for PoolEvents to judge); device.
   Status not_captured(Stream stream);
   // Does a capture of this heap go on, as far as is known or can be asked? Errors: capture (one
   // does); device.

@@ -28,7 +28,7 @@ constinit thread_local std::array<Known, 8> the_known;
 
 }  // namespace
 
-Timelines::Timelines(Device& device, Observer& observer, OpenCaptures& captures, Trust trust)
+Timelines::Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures, Trust trust)
     : device_(device),
       observer_(observer),
       captures_(captures),

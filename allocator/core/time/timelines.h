@@ -48,7 +48,8 @@ namespace weir {
 class Timelines {
  public:
   // `captures` must outlive this.
-  Timelines(Device& device, Observer& observer, OpenCaptures& captures, Trust trust = Trust::told);
+  Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures,
+            Trust trust = Trust::told);
   ~Timelines();
   Timelines(const Timelines&) = delete;
   Timelines& operator=(const Timelines&) = delete;
@@ -171,7 +172,7 @@ class Timelines {
   void learn() WEIR_REQUIRES(mutex_) { learnt_.fetch_add(1, std::memory_order_release); }
   void ask_about_last_event(Timeline& timeline) WEIR_REQUIRES(mutex_);
 
-  Device& device_;
+  EventCalls& device_;
   Observer& observer_;
   OpenCaptures& captures_;
   const Trust trust_;

@@ -2,6 +2,9 @@
 // The seam between Weir and a GPU: all that the allocator's core knows of CUDA, but for two stream
 // handles: null is the default stream, and 2 is each thread's own (CU_STREAM_PER_THREAD).
 //
+// A Device has the calls of four roles: memory, events, captures, and copies to host memory. Who
+// needs one role takes that class; who asks which device it is takes Device.
+//
 // Two implementations ship: CudaDevice (the driver) and SimDevice (a deterministic model with a
 // happens-before checker). Both pass tests/conformance. docs/porting.md says what a third must do.
 //
@@ -66,18 +69,8 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// A file without a name, for bytes that sleep.
-struct FileHandle {
-  std::uint64_t value = 0;
-  constexpr auto operator<=>(const FileHandle&) const = default;
-};
-struct OpenedFile {
-  FileHandle handle;
-  bool direct = false;  // bytes go past the system's page cache, which is host memory
-};
-
-// The calls of Device, but for name(), granularity(), stream() and now(): for counting, timing and
-// failing them by name.
+// The calls of a device and of its files, but for those that only say what it has and which it is:
+// for counting, timing and failing them by name.
 enum class DeviceCall {
   reserve,
   unreserve,
@@ -98,7 +91,6 @@ enum class DeviceCall {
   write_file,
   read_file,
   sync_file,
-  close_file,
   create_event,
   destroy_event,
   record,
@@ -123,29 +115,13 @@ enum class DeviceCall {
 inline constexpr int kDeviceCalls = static_cast<int>(DeviceCall::memory_info) + 1;
 std::string_view name_of(DeviceCall call);
 
-class Device {
+// Physical memory, addresses, and which of the one is mapped at which of the other.
+class MemoryCalls {
  public:
-  Device() = default;
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
-  virtual ~Device() = default;
-
-  virtual std::string name() const = 0;
-  // Equal for devices of one context: an event of all its work, recorded through one of them,
-  // breaks the captures of streams that only the others know.
-  virtual const void* context() const { return this; }
-  // The context()s of other devices whose work may use this one's memory (CUDA: peer access, once
-  // CudaDevice::add_peer() was told of it). Only more of them are added.
-  virtual std::vector<const void*> peer_contexts() const { return {}; }
   // Sizes of pages, and addresses they are mapped at, are multiples of this.
   virtual Bytes granularity() const = 0;
   // Physical memory free and in all, as the driver sees it now (other processes included).
   virtual Result<MemoryInfo> memory_info() = 0;
-
-  // The identity of a stream that the caller owns (CUDA: cuStreamGetId). Handles may be the
-  // driver's special ones (null: the legacy default stream). Errors: device; capture (the stream is
-  // being captured, and asking has broken that: ask before, or use DeviceHeap::stream()).
-  virtual Result<Stream> stream(void* handle) = 0;
 
   // Addresses. `size` and `alignment` are multiples of the granularity. Nothing is mapped yet.
   virtual Result<Address> reserve(Bytes size, Bytes alignment) = 0;
@@ -164,44 +140,20 @@ class Device {
   // segment has one address for as long as it lives, which the device chooses, a multiple of 2 MiB,
   // and is usable at once. `size` is a multiple of 2 MiB and of the granularity. To free a segment
   // may block the calling thread until all work of the device is done, and breaks no capture.
-  // Errors, beside the usual: unavailable, where a device has pages only.
+  // Errors, beside the usual: unavailable, where a device has pages only (as by default).
   virtual Result<Address> allocate_segment(Bytes size);
   virtual Status free_segment(Address address, Bytes size);
 
-  // Host memory that the device copies from and to at full speed (CUDA: pinned). `size` is a
-  // multiple of 2 MiB. May take long, so several threads may be at it: as many as host_threads()
-  // says are worth while, beside the caller (0: more are of no use). Nothing that the device does
-  // may use what is freed. Errors: out_of_memory (of the host), beside the usual.
-  // host_threads() also says how many threads may write or read files (below) at a time.
-  virtual Result<void*> allocate_host(Bytes size);
-  virtual Status free_host(void* memory, Bytes size);
-  virtual unsigned host_threads() const { return 0; }
-  // Copies, and zeros, as work of a stream: the device's own for that direction, made when it is
-  // first asked for, never captured, and ordered after no other. Host memory is that of
-  // allocate_host().
-  enum class Direction { to_host, to_device };
-  virtual Result<Stream> copy_stream(Direction direction);
-  virtual Status copy_to_host(void* to, Address from, Bytes size, Stream stream);
-  virtual Status copy_to_device(Address to, const void* from, Bytes size, Stream stream);
-  virtual Status fill_with_zeros(Address at, Bytes size, Stream stream);
+ protected:
+  ~MemoryCalls() = default;
+};
 
-  // Files, for bytes that sleep in a folder (SleepOptions::backup_folder). A file has no name, and
-  // is gone once it was closed or the process has ended. Room for all its `size` bytes is reserved
-  // when it is opened. Offsets, sizes and host addresses are multiples of kFileUnit; the memory is
-  // that of allocate_host(), and nothing that the device does may use it meanwhile. Several threads
-  // may write and read one file. Once sync_file() has returned, what was written is read as it
-  // was, or reading it is an error. All of them wait for the disk. Errors: invalid_input, with the
-  // folder and what to do about it; unavailable (the device has no files).
-  static constexpr Bytes kFileUnit = 4_KiB;
-  virtual Result<OpenedFile> open_file(const std::string& folder, Bytes size);
-  virtual Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size);
-  virtual Status read_file(FileHandle file, Bytes offset, void* to, Bytes size);
-  virtual Status sync_file(FileHandle file);
-  virtual Status close_file(FileHandle file);
-
-  // Time. `wait` makes work queued on `stream` from now on run after the event's latest record,
-  // and returns at once. `query`: has all work before the record finished? `synchronize` blocks
-  // the calling thread until it has. An event never recorded counts as finished.
+// Marks on the work of streams, which other streams and the host can wait for; and the clock.
+class EventCalls {
+ public:
+  // `wait` makes work queued on `stream` from now on run after the event's latest record, and
+  // returns at once. `query`: has all work before the record finished? `synchronize` blocks the
+  // calling thread until it has. An event never recorded counts as finished.
   virtual Result<EventHandle> create_event() = 0;
   virtual Status destroy_event(EventHandle event) = 0;
   virtual Status record(EventHandle event, Stream stream) = 0;
@@ -217,21 +169,27 @@ class Device {
   // records, every capture of the process is broken now: ask about the streams first); unavailable
   // (the driver has no such call: CUDA 12.5). `synchronize_context` blocks the calling thread until
   // all of it has finished, and breaks no capture. Errors: out_of_memory (it may need a little
-  // memory of the device, which prepare_to_synchronize() takes beforehand, without a wait).
+  // memory of the device; Device::prepare_to_synchronize() takes that beforehand).
   virtual Status record_context(EventHandle event) = 0;
   virtual Status synchronize_context() = 0;
-  virtual Status prepare_to_synchronize() { return {}; }
 
-  // Capture: whether `stream` is being captured into a graph; the nodes that its next node would
-  // depend on; more nodes for it to depend on; and the nodes that a node of a graph being captured
-  // depends on directly. Of a stream, its handle alone counts here.
+  // The host's clock; on SimDevice the virtual one.
+  virtual Nanoseconds now() const = 0;
+
+ protected:
+  ~EventCalls() = default;
+};
+
+// Captures, and the graphs that they build.
+class CaptureCalls {
+ public:
+  // Whether `stream` is being captured into a graph; the nodes that its next node would depend on;
+  // more nodes for it to depend on; and the nodes that a node of a graph being captured depends on
+  // directly. Of a stream, its handle alone counts here.
   // capture_status() alone may be asked of a stream whose capture another thread may end meanwhile:
   // CUDA's answer to the fuller question is then read out of memory that has gone.
   virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
-  virtual Result<CaptureInfo::Status> capture_status(Stream stream) {
-    const Result<CaptureInfo> info = capture_info(stream);
-    return info ? Result<CaptureInfo::Status>(info->status) : info.error();
-  }
+  virtual Result<CaptureInfo::Status> capture_status(Stream stream) = 0;
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
   virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
@@ -255,8 +213,91 @@ class Device {
   virtual Status destroy_executable(ExecutableHandle executable) = 0;
   virtual Status destroy_graph(GraphHandle graph) = 0;
 
-  // The host's clock; on SimDevice the virtual one.
-  virtual Nanoseconds now() const = 0;
+ protected:
+  ~CaptureCalls() = default;
+};
+
+// A file without a name, for bytes that sleep: it is gone once this is, or the process has ended.
+// Several threads may write and read it. Offsets, sizes and host addresses are multiples of kUnit;
+// the memory is that of CopyCalls::allocate_host(), and nothing that the device does may use it
+// meanwhile. Each call waits for the disk. Errors: invalid_input, with the folder and what to do
+// about it; then some of the bytes may have been written or read.
+class SleepFile {
+ public:
+  static constexpr Bytes kUnit = 4_KiB;
+
+  SleepFile() = default;
+  SleepFile(const SleepFile&) = delete;
+  SleepFile& operator=(const SleepFile&) = delete;
+  virtual ~SleepFile() = default;
+
+  virtual Status write(Bytes offset, const void* from, Bytes size) = 0;
+  virtual Status read(Bytes offset, void* to, Bytes size) = 0;
+  // Once it has returned, what was written is read as it was, or reading it is an error.
+  virtual Status sync() = 0;
+  // Do bytes go past the system's page cache, which is host memory?
+  virtual bool direct() const = 0;
+};
+
+// Opens files in a folder (SleepOptions::backup_folder). Room for all `size` bytes is reserved.
+// Errors: invalid_input, as SleepFile's.
+class SleepFiles {
+ public:
+  virtual Result<std::unique_ptr<SleepFile>> open(const std::string& folder, Bytes size) = 0;
+
+ protected:
+  ~SleepFiles() = default;
+};
+
+// Host memory, and copies between it and the device. By default a device has none of it: errors,
+// beside the usual, are then unavailable.
+class CopyCalls {
+ public:
+  // Host memory that the device copies from and to at full speed (CUDA: pinned). `size` is a
+  // multiple of 2 MiB. May take long, so several threads may be at it: as many as host_threads()
+  // says are worth while, beside the caller (0: more are of no use). Nothing that the device does
+  // may use what is freed. Errors: out_of_memory (of the host), beside the usual.
+  virtual Result<void*> allocate_host(Bytes size);
+  virtual Status free_host(void* memory, Bytes size);
+  virtual unsigned host_threads() const { return 0; }
+  // Where that memory can be written to, by host_threads() at a time; null: nowhere.
+  virtual SleepFiles* files() { return nullptr; }
+
+  // Copies, and zeros, as work of a stream: the device's own for that direction, made when it is
+  // first asked for, never captured, and ordered after no other. Host memory is that of
+  // allocate_host().
+  enum class Direction { to_host, to_device };
+  virtual Result<Stream> copy_stream(Direction direction);
+  virtual Status copy_to_host(void* to, Address from, Bytes size, Stream stream);
+  virtual Status copy_to_device(Address to, const void* from, Bytes size, Stream stream);
+  virtual Status fill_with_zeros(Address at, Bytes size, Stream stream);
+
+ protected:
+  ~CopyCalls() = default;
+};
+
+class Device : public EventCalls, public CaptureCalls, public MemoryCalls, public CopyCalls {
+ public:
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  virtual ~Device() = default;
+
+  virtual std::string name() const = 0;
+  // Equal for devices of one context: an event of all its work, recorded through one of them,
+  // breaks the captures of streams that only the others know.
+  virtual const void* context() const { return this; }
+  // The context()s of other devices whose work may use this one's memory (CUDA: peer access, once
+  // CudaDevice::add_peer() was told of it). Only more of them are added.
+  virtual std::vector<const void*> peer_contexts() const { return {}; }
+
+  // The identity of a stream that the caller owns (CUDA: cuStreamGetId). Handles may be the
+  // driver's special ones (null: the legacy default stream). Errors: device; capture (the stream is
+  // being captured, and asking has broken that: ask before, or use DeviceHeap::stream()).
+  virtual Result<Stream> stream(void* handle) = 0;
+
+  // Takes whatever memory of the device synchronize_context() needs, without a wait.
+  virtual Status prepare_to_synchronize() { return {}; }
 };
 
 }  // namespace weir

@@ -93,7 +93,7 @@ struct SimOptions {
   bool check_races = true;
   bool track_contents = false;   // for contents()
   Bytes host_memory = 1024_GiB;  // that allocate_host() has
-  Bytes disk = 1024_GiB;         // that open_file() has, whatever the folder
+  Bytes disk = 1024_GiB;         // that files() have, whatever the folder
   CostModel costs;
 };
 
@@ -249,7 +249,7 @@ class SimDevice final : public Device {
   // carry it.
   std::vector<SimContent> contents(Address address, Bytes bytes) const;
   Bytes host_bytes() const;  // of allocate_host(), that were not freed
-  Bytes file_bytes() const;  // of open_file(), that were not closed
+  Bytes file_bytes() const;  // of files() that are open
 
   std::string name() const override;
   const void* context() const override;
@@ -272,11 +272,7 @@ class SimDevice final : public Device {
   Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
-  Result<OpenedFile> open_file(const std::string& folder, Bytes size) override;
-  Status write_file(FileHandle file, Bytes offset, const void* from, Bytes size) override;
-  Status read_file(FileHandle file, Bytes offset, void* to, Bytes size) override;
-  Status sync_file(FileHandle file) override;
-  Status close_file(FileHandle file) override;
+  SleepFiles* files() override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
@@ -286,6 +282,7 @@ class SimDevice final : public Device {
   Status record_context(EventHandle event) override;
   Status synchronize_context() override;
   Result<CaptureInfo> capture_info(Stream stream) override;
+  Result<CaptureInfo::Status> capture_status(Stream stream) override;
   Result<std::vector<GraphNode>> capture_tips(Stream stream) override;
   Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override;
   Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override;

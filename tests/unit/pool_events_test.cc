@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device of a graph pool, alone: events of streams as they are captured, and as they are not.
-#include "core/pool/pool_device.h"
+// The events of a graph pool, alone: of streams as they are captured, and as they are not.
+#include "core/pool/pool_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/unit/sim_graph_fixture.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {
@@ -19,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class PoolDevices : public test::SimGraphs {
+class PoolEventsTest : public test::SimGraphs {
  protected:
   EventHandle recorded(Stream stream) {
     const EventHandle event = *pool_.create_event();
@@ -34,10 +35,10 @@ class PoolDevices : public test::SimGraphs {
     EXPECT_THAT(outcome.error().message(), HasSubstr(says));
   }
 
-  PoolDevice pool_{device_};
+  PoolEvents pool_{device_};
 };
 
-TEST_F(PoolDevices, AnEventThatWasNeverRecordedIsOverAndAsksNobody) {
+TEST_F(PoolEventsTest, AnEventThatWasNeverRecordedIsOverAndAsksNobody) {
   const EventHandle event = *pool_.create_event();
   EXPECT_TRUE(*pool_.query(event));
   EXPECT_TRUE(pool_.synchronize(event).ok());
@@ -48,7 +49,7 @@ TEST_F(PoolDevices, AnEventThatWasNeverRecordedIsOverAndAsksNobody) {
   EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
 }
 
-TEST_F(PoolDevices, AnEventOfAnEagerStreamIsTheDevices) {
+TEST_F(PoolEventsTest, AnEventOfAnEagerStreamIsTheDevices) {
   write(a_, 0, 1_ms);
   const EventHandle event = recorded(a_);
   EXPECT_FALSE(*pool_.query(event));
@@ -67,7 +68,7 @@ TEST_F(PoolDevices, AnEventOfAnEagerStreamIsTheDevices) {
   EXPECT_EQ(device_.live_events(), 0u);
 }
 
-TEST_F(PoolDevices, AnUnknownEventIsNamed) {
+TEST_F(PoolEventsTest, AnUnknownEventIsNamed) {
   const EventHandle event = recorded(a_);
   ASSERT_TRUE(pool_.destroy_event(event).ok());
   const std::string name = "no event " + std::to_string(event.value);
@@ -79,7 +80,7 @@ TEST_F(PoolDevices, AnUnknownEventIsNamed) {
   expect_error(pool_.synchronize(event), ErrorCode::device, name);
 }
 
-TEST_F(PoolDevices, ADeviceThatMakesOrRecordsNoEventIsHeard) {
+TEST_F(PoolEventsTest, ADeviceThatMakesOrRecordsNoEventIsHeard) {
   const EventHandle event = *pool_.create_event();
   for (const DeviceCall call : {DeviceCall::create_event, DeviceCall::record}) {
     device_.fail(call, 1);
@@ -93,7 +94,7 @@ TEST_F(PoolDevices, ADeviceThatMakesOrRecordsNoEventIsHeard) {
   ASSERT_TRUE(pool_.destroy_event(event).ok());
 }
 
-TEST_F(PoolDevices, WorkThatIsBeingCapturedIsOverOnceTheCaptureIs) {
+TEST_F(PoolEventsTest, WorkThatIsBeingCapturedIsOverOnceTheCaptureIs) {
   begin(a_);
   pool_.begin();
   write(a_, 0);
@@ -118,7 +119,7 @@ TEST_F(PoolDevices, WorkThatIsBeingCapturedIsOverOnceTheCaptureIs) {
   (void)end(a_);
 }
 
-TEST_F(PoolDevices, ACapturedStreamWaitsForNoEagerWork) {
+TEST_F(PoolEventsTest, ACapturedStreamWaitsForNoEagerWork) {
   const EventHandle event = recorded(b_);
   begin(a_);
   pool_.begin();
@@ -137,7 +138,7 @@ TEST_F(PoolDevices, ACapturedStreamWaitsForNoEagerWork) {
   ASSERT_TRUE(pool_.destroy_event(event).ok());
 }
 
-TEST_F(PoolDevices, AWaitInACaptureIsAnEdgeToWhatIsNotReachedYet) {
+TEST_F(PoolEventsTest, AWaitInACaptureIsAnEdgeToWhatIsNotReachedYet) {
   begin(a_);
   pool_.begin();
   order(a_, b_);  // joins
@@ -156,7 +157,7 @@ TEST_F(PoolDevices, AWaitInACaptureIsAnEdgeToWhatIsNotReachedYet) {
   (void)end(a_);
 }
 
-TEST_F(PoolDevices, ADeviceThatDoesNotTellOfTheGraphIsHeardAndAskedAgain) {
+TEST_F(PoolEventsTest, ADeviceThatDoesNotTellOfTheGraphIsHeardAndAskedAgain) {
   begin(a_);
   pool_.begin();
   order(a_, b_);
@@ -199,9 +200,9 @@ class OldNodes final : public ForwardingDevice {
   int asked = 0;
 };
 
-TEST_F(PoolDevices, WhatAStreamHadReachedInOneCaptureItHasNotInTheNext) {
+TEST_F(PoolEventsTest, WhatAStreamHadReachedInOneCaptureItHasNotInTheNext) {
   OldNodes nodes(device_);
-  PoolDevice pool(nodes);
+  PoolEvents pool(nodes);
   const GraphNode of_a{1}, of_b{2};
   nodes.tips[a_.id] = {of_a};
   nodes.tips[b_.id] = {of_b};

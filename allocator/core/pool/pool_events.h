@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device as a graph pool sees it: the same memory, and two kinds of time.
+// The events of a graph pool's streams: the device's own, and those of captures.
 //
 // A stream that is being captured into the pool goes by an identity of its own
 // (Stream::in_capture()), beside its eager one: what was captured on it runs whenever the graph is
@@ -16,17 +16,16 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/base/forwarding_device.h"
 #include "core/base/mutex.h"
 #include "core/pool/node_set.h"
 #include "weir/device.h"
 
 namespace weir {
 
-class PoolDevice final : public ForwardingDevice {
+class PoolEvents final : public EventCalls {
  public:
-  // `inner` must outlive this.
-  explicit PoolDevice(Device& inner) : ForwardingDevice(inner) {}
+  // `device` must outlive this.
+  explicit PoolEvents(Device& device) : device_(device) {}
 
   // One capture at a time. Whatever was recorded in the one that ends is past.
   void begin();
@@ -39,6 +38,8 @@ class PoolDevice final : public ForwardingDevice {
   Result<bool> query(EventHandle event) override;
   Status synchronize(EventHandle event) override;
   Status record_context(EventHandle event) override;
+  Status synchronize_context() override { return device_.synchronize_context(); }
+  Nanoseconds now() const override { return device_.now(); }
 
  private:
   struct Event {
@@ -59,6 +60,7 @@ class PoolDevice final : public ForwardingDevice {
       WEIR_REQUIRES(mutex_);
   Status walk_back(Past& past, std::vector<GraphNode> from) WEIR_REQUIRES(mutex_);
 
+  Device& device_;
   Mutex mutex_;
   std::unordered_map<std::uint64_t, Event> events_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t last_event_ WEIR_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/pool/pool_device.h"
+#include "core/pool/pool_events.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,51 +13,51 @@ Error no_event(EventHandle event) {
 
 }  // namespace
 
-void PoolDevice::begin() {
+void PoolEvents::begin() {
   const MutexLock lock(mutex_);
   capturing_ = true;
   ++capture_;
 }
 
-void PoolDevice::end() {
+void PoolEvents::end() {
   const MutexLock lock(mutex_);
   capturing_ = false;
   pasts_.clear();
 }
 
-Result<EventHandle> PoolDevice::create_event() {
+Result<EventHandle> PoolEvents::create_event() {
   const MutexLock lock(mutex_);
   events_.try_emplace(++last_event_);
   return EventHandle{last_event_};
 }
 
-Status PoolDevice::destroy_event(EventHandle event) {
+Status PoolEvents::destroy_event(EventHandle event) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
   const EventHandle eager = known->second.eager;
   if (eager.value != 0) {
-    if (Status gone = inner_.destroy_event(eager); !gone) return gone;
+    if (Status gone = device_.destroy_event(eager); !gone) return gone;
   }
   events_.erase(known);
   if (events_.empty()) events_ = {};  // with room for the most that there ever were
   return {};
 }
 
-Status PoolDevice::record(EventHandle event, Stream stream) {
+Status PoolEvents::record(EventHandle event, Stream stream) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
   Event& mine = known->second;
   if (!stream.is_in_capture()) {
     if (Status made = have_eager(mine); !made) return made;
-    if (Status recorded = inner_.record(mine.eager, stream); !recorded) return recorded;
+    if (Status recorded = device_.record(mine.eager, stream); !recorded) return recorded;
     mine.is_captured = false;
     return {};
   }
   std::vector<GraphNode> nodes;
   if (capturing_) {
-    Result<std::vector<GraphNode>> tips = inner_.capture_tips(stream.outside_capture());
+    Result<std::vector<GraphNode>> tips = device_.capture_tips(stream.outside_capture());
     if (!tips) return std::move(tips).error();
     nodes = *std::move(tips);
   }
@@ -67,25 +67,25 @@ Status PoolDevice::record(EventHandle event, Stream stream) {
   return {};
 }
 
-Status PoolDevice::record_context(EventHandle event) {
+Status PoolEvents::record_context(EventHandle event) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
   if (Status made = have_eager(known->second); !made) return made;
-  if (Status recorded = inner_.record_context(known->second.eager); !recorded) return recorded;
+  if (Status recorded = device_.record_context(known->second.eager); !recorded) return recorded;
   known->second.is_captured = false;
   return {};
 }
 
-Status PoolDevice::have_eager(Event& event) {
+Status PoolEvents::have_eager(Event& event) {
   if (event.eager.value != 0) return {};
-  Result<EventHandle> eager = inner_.create_event();
+  Result<EventHandle> eager = device_.create_event();
   if (!eager) return std::move(eager).error();
   event.eager = *eager;
   return {};
 }
 
-Status PoolDevice::wait(Stream stream, EventHandle event) {
+Status PoolEvents::wait(Stream stream, EventHandle event) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
@@ -98,27 +98,27 @@ Status PoolDevice::wait(Stream stream, EventHandle event) {
                                          "free the block after the capture has ended");
   }
   if (other.eager.value == 0) return {};  // never recorded
-  if (!stream.is_in_capture()) return inner_.wait(stream, other.eager);
+  if (!stream.is_in_capture()) return device_.wait(stream, other.eager);
   return Error(ErrorCode::capture,
                "stream " + std::to_string(stream.outside_capture().id) +
                    " is being captured, and can't wait for work that is not: fence before the "
                    "capture begins");
 }
 
-Status PoolDevice::wait_in_capture(Stream stream, const Event& event) {
+Status PoolEvents::wait_in_capture(Stream stream, const Event& event) {
   Result<std::vector<GraphNode>> missing = not_reached(stream, event.nodes);
   if (!missing) return std::move(missing).error();
   if (missing->empty()) return {};
-  return inner_.add_capture_dependencies(stream, *missing);
+  return device_.add_capture_dependencies(stream, *missing);
 }
 
 // Those of `nodes` that the stream's next node would not come after as it is.
-Result<std::vector<GraphNode>> PoolDevice::not_reached(Stream stream,
+Result<std::vector<GraphNode>> PoolEvents::not_reached(Stream stream,
                                                        const std::vector<GraphNode>& nodes) {
   Past& past = pasts_[stream.id];
   const auto known = [&](GraphNode node) { return past.contains(node); };
   if (!std::all_of(nodes.begin(), nodes.end(), known)) {
-    Result<std::vector<GraphNode>> tips = inner_.capture_tips(stream);
+    Result<std::vector<GraphNode>> tips = device_.capture_tips(stream);
     if (!tips) return std::move(tips).error();
     if (Status walked = walk_back(past, *std::move(tips)); !walked) {
       return std::move(walked).error();
@@ -132,12 +132,12 @@ Result<std::vector<GraphNode>> PoolDevice::not_reached(Stream stream,
 
 // Adds to `past` what `from` comes after. Each node is looked at once a stream and capture: what is
 // past stays so.
-Status PoolDevice::walk_back(Past& past, std::vector<GraphNode> from) {
+Status PoolEvents::walk_back(Past& past, std::vector<GraphNode> from) {
   while (!from.empty()) {
     const GraphNode node = from.back();
     from.pop_back();
     if (!past.insert(node)) continue;
-    Result<std::vector<GraphNode>> before = inner_.node_dependencies(node);
+    Result<std::vector<GraphNode>> before = device_.node_dependencies(node);
     // `past` holds only nodes whose own past it holds, or will once `from` is done.
     if (!before) return past.clear(), std::move(before).error();
     from.insert(from.end(), before->begin(), before->end());
@@ -145,16 +145,16 @@ Status PoolDevice::walk_back(Past& past, std::vector<GraphNode> from) {
   return {};
 }
 
-Result<bool> PoolDevice::query(EventHandle event) {
+Result<bool> PoolEvents::query(EventHandle event) {
   const MutexLock lock(mutex_);
   const auto known = events_.find(event.value);
   if (known == events_.end()) return no_event(event);
   if (known->second.is_captured) return is_past(known->second);
   if (known->second.eager.value == 0) return true;
-  return inner_.query(known->second.eager);
+  return device_.query(known->second.eager);
 }
 
-Status PoolDevice::synchronize(EventHandle event) {
+Status PoolEvents::synchronize(EventHandle event) {
   EventHandle eager;
   {
     const MutexLock lock(mutex_);
@@ -166,7 +166,7 @@ Status PoolDevice::synchronize(EventHandle event) {
     }
     eager = known->second.eager;
   }
-  return eager.value == 0 ? Status{} : inner_.synchronize(eager);
+  return eager.value == 0 ? Status{} : device_.synchronize(eager);
 }
 
 }  // namespace weir
