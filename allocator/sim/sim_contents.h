@@ -17,8 +17,6 @@ namespace weir::sim {
 // Of positions from 0 on, or of addresses. What was never written holds write 0.
 class Contents {
  public:
-  static constexpr std::uint64_t kZeros = ~std::uint64_t{0};
-
   // [begin, end) is of write `write` from its byte `first` on.
   void set(std::uint64_t begin, std::uint64_t end, std::uint64_t write, std::uint64_t first) {
     clear(begin, end);

@@ -13,7 +13,6 @@ namespace weir {
 namespace {
 
 using sim::refused;
-using sim::time_for;
 
 Error file_error(const std::string& why) {
   return {ErrorCode::invalid_input, std::string(name_of(DeviceCall::open_file)) + ": " + why};
@@ -25,33 +24,33 @@ class SimDevice::Impl::File final : public SleepFile {
  public:
   File(Impl& impl, Bytes size) : impl_(impl), size_(size) {}
   ~File() override {
-    const std::scoped_lock lock(impl_.mutex_);
-    impl_.file_bytes_ -= size_;
+    const std::scoped_lock lock(impl_.mutex);
+    impl_.files.held -= size_;
   }
 
   Status write(Bytes offset, const void* from, Bytes size) override {
-    return impl_.call(DeviceCall::write_file, 0_ns, [&]() -> Status {
+    return impl_.call(DeviceCall::write_file, [&](Impl& sim) -> Status {
       if (Status may = check(DeviceCall::write_file, offset, from, size); !may) return may;
-      impl_.host_uses(Reads(from, size));
-      contents_.take(offset.count, size, impl_.host_contents_, Address::of(from).value);
-      impl_.charge(DeviceCall::write_file, time_for(size, impl_.options_.costs.write_file_per_mib));
+      sim.host_uses(Reads(from, size));
+      contents_.take(offset.count, size, sim.host.contents, Address::of(from).value);
+      sim.charge(DeviceCall::write_file, size, sim.options.costs.write_file_per_mib);
       return {};
     });
   }
 
   Status read(Bytes offset, void* to, Bytes size) override {
-    return impl_.call(DeviceCall::read_file, 0_ns, [&]() -> Status {
+    return impl_.call(DeviceCall::read_file, [&](Impl& sim) -> Status {
       if (Status may = check(DeviceCall::read_file, offset, to, size); !may) return may;
-      impl_.host_uses(Writes(to, size));
-      impl_.host_contents_.take(Address::of(to).value, size, contents_, offset.count);
-      impl_.charge(DeviceCall::read_file, time_for(size, impl_.options_.costs.read_file_per_mib));
+      sim.host_uses(Writes(to, size));
+      sim.host.contents.take(Address::of(to).value, size, contents_, offset.count);
+      sim.charge(DeviceCall::read_file, size, sim.options.costs.read_file_per_mib);
       return {};
     });
   }
 
   Status sync() override {
-    return impl_.call(DeviceCall::sync_file, impl_.options_.costs.sync_file,
-                      []() -> Status { return {}; });
+    return impl_.call(DeviceCall::sync_file, &CostModel::sync_file,
+                      [](Impl&) -> Status { return {}; });
   }
 
   bool direct() const override { return true; }
@@ -63,7 +62,7 @@ class SimDevice::Impl::File final : public SleepFile {
       return refused(call, "invalid value: not multiples of 4 KiB");
     }
     if (offset + size > size_) return refused(call, "invalid value: beyond the file");
-    return impl_.check_host(call, memory, size);
+    return impl_.host.check(call, memory, size);
   }
 
   Impl& impl_;
@@ -73,26 +72,22 @@ class SimDevice::Impl::File final : public SleepFile {
 
 Result<std::unique_ptr<SleepFile>> SimDevice::Impl::Files::open(const std::string& folder,
                                                                 Bytes size) {
-  const auto open = [&]() -> Result<std::unique_ptr<SleepFile>> {
-    if (folder.empty()) return file_error("the folder has no name");
-    if (size == 0_B || size % SleepFile::kUnit != 0_B) {
-      return refused(DeviceCall::open_file, "invalid value: not a multiple of 4 KiB");
-    }
-    if (impl.options_.disk - impl.file_bytes_ < size) {
-      return file_error("folder '" + folder + "' has no room for " + std::to_string(size.count) +
-                        " bytes");
-    }
-    impl.file_bytes_ += size;
-    return std::unique_ptr<SleepFile>(std::make_unique<File>(impl, size));
-  };
-  return impl.call(DeviceCall::open_file, impl.options_.costs.open_file, open);
+  return impl.call(DeviceCall::open_file, &CostModel::open_file,
+                   [&](Impl& sim) -> Result<std::unique_ptr<SleepFile>> {
+                     if (folder.empty()) return file_error("the folder has no name");
+                     if (size == 0_B || size % SleepFile::kUnit != 0_B) {
+                       return refused(DeviceCall::open_file,
+                                      "invalid value: not a multiple of 4 KiB");
+                     }
+                     if (sim.options.disk - held < size) {
+                       return file_error("folder '" + folder + "' has no room for " +
+                                         std::to_string(size.count) + " bytes");
+                     }
+                     held += size;
+                     return std::unique_ptr<SleepFile>(std::make_unique<File>(sim, size));
+                   });
 }
 
-SleepFiles* SimDevice::files() { return &impl_->files_; }
-
-Bytes SimDevice::file_bytes() const {
-  const std::scoped_lock lock(impl_->mutex_);
-  return impl_->file_bytes_;
-}
+SleepFiles* SimDevice::files() { return &impl_->files; }
 
 }  // namespace weir

@@ -236,19 +236,9 @@ std::vector<SimPage> Memory::pages() const {
 
 std::vector<Segment> Memory::translate(Address address, Bytes bytes) {
   std::vector<Segment> segments;
-  const Address end = address + bytes;
-  for (Address at = address; at < end;) {
-    const Mapping* mapping = find(at);
-    if (mapping == nullptr) {
-      at = Address{round_down({at.value}, granularity_).count} + granularity_;
-      continue;
-    }
-    const Bytes part = std::min(end, mapping->end()) - at;
-    if (mapping->accessible) {
-      segments.push_back({mapping->page->handle, at - mapping->address, part});
-    }
-    at = at + part;
-  }
+  for_each_part(address, bytes, [&](const Mapping& mapping, Bytes offset, Bytes, Bytes part) {
+    if (mapping.accessible) segments.push_back({mapping.page->handle, offset, part});
+  });
   return segments;
 }
 

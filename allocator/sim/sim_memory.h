@@ -5,6 +5,7 @@
 // Errors: ErrorCode::device; out_of_memory where physical memory is lacking. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -62,6 +63,23 @@ class Memory {
 
   // The mapping that `address` is in; null if none. Valid until it is unmapped.
   Mapping* find(Address address);
+
+  // Calls visit(mapping, offset in it, offset in the range, size) for each part of the range that
+  // is mapped, in order.
+  template <class Visit>
+  void for_each_part(Address address, Bytes bytes, Visit&& visit) {
+    const Address end = address + bytes;
+    for (Address at = address; at < end;) {
+      Mapping* const mapping = find(at);
+      if (mapping == nullptr) {
+        at = Address{round_down({at.value}, granularity_).count} + granularity_;
+        continue;
+      }
+      const Bytes part = std::min(end, mapping->end()) - at;
+      visit(*mapping, at - mapping->address, at - address, part);
+      at = at + part;
+    }
+  }
 
   std::vector<SimPage> pages() const;
   std::vector<Segment> translate(Address address, Bytes bytes);

@@ -296,7 +296,7 @@ class SimDevice final : public Device {
   Nanoseconds now() const override;
 
  private:
-  class Impl;
+  struct Impl;
   SimDevice(std::shared_ptr<Impl> impl, std::size_t number)
       : impl_(std::move(impl)), number_(number) {}
 
