@@ -258,44 +258,16 @@ Bytes SimDevice::physical_peak() const {
   return impl_->memory.physical_peak();
 }
 
-std::uint64_t SimDevice::live_handles() const {
+SimLive SimDevice::live() const {
   const std::scoped_lock lock(impl_->mutex);
-  return impl_->memory.handles();
-}
-
-std::uint64_t SimDevice::live_mappings() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->memory.mappings();
-}
-
-std::uint64_t SimDevice::live_events() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->streams.events();
-}
-
-std::uint64_t SimDevice::live_reservations() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->memory.reservations();
-}
-
-std::uint64_t SimDevice::live_graphs() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->graphs.graphs();
-}
-
-std::uint64_t SimDevice::live_executables() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->graphs.executables();
-}
-
-Bytes SimDevice::host_bytes() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->host.held();
-}
-
-Bytes SimDevice::file_bytes() const {
-  const std::scoped_lock lock(impl_->mutex);
-  return impl_->files.held;
+  return {.handles = impl_->memory.handles(),
+          .mappings = impl_->memory.mappings(),
+          .events = impl_->streams.events(),
+          .reservations = impl_->memory.reservations(),
+          .graphs = impl_->graphs.graphs(),
+          .executables = impl_->graphs.executables(),
+          .host_bytes = impl_->host.held(),
+          .file_bytes = impl_->files.held};
 }
 
 std::vector<SimPage> SimDevice::pages() const {

@@ -58,7 +58,7 @@ Outcome train(const std::vector<double>& lengths, Heaps heaps, CheckRaces check)
   }
   EXPECT_EQ(device.race_count(), 0u);  // of those that were looked for
   all.clear();
-  EXPECT_EQ(device.live_events(), 0u);
+  EXPECT_EQ(device.live().events, 0u);
   return outcome;
 }
 

@@ -309,9 +309,9 @@ TEST_F(OnTheCallersStream, TenThousandCapturesLeaveNothingBehind) {
       expect_ok(sum(*rank.comm, block, rank.compute));
       rank.free(block);
       expect_ok(capture.end());
-      if (round == 1000) events = rank.device.live_events();
+      if (round == 1000) events = rank.device.live().events;
     }
-    EXPECT_EQ(rank.device.live_events(), events);
+    EXPECT_EQ(rank.device.live().events, events);
   });
   EXPECT_EQ(world_.live_streams(), 2u);  // what prepared each rank
 }

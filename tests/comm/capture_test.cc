@@ -501,13 +501,13 @@ TEST_F(CapturedCollectives, CostNoEventThatNobodyWaitsFor) {
     GraphPool pool(*rank.heap);
     void* const block = rank.allocate(kSize, rank.compute);
     void* const other = rank.allocate(kSize, rank.compute);
-    const std::uint64_t events = rank.device.live_events();
+    const std::uint64_t events = rank.device.live().events;
     CaptureScope capture = begin(rank, pool);
     for (int i = 0; i < 100; ++i) {
       expect_ok(rank.comm->all_reduce(block, block, kCount, DataType::float32, {}, rank.compute));
       expect_ok(rank.sum(other, kSize, rank.compute));
     }
-    EXPECT_LE(rank.device.live_events(), events + 4);
+    EXPECT_LE(rank.device.live().events, events + 4);
     expect_ok(rank.comm->end_capture(capture));
     for (void* const each : {block, other}) rank.free(each);
   });
@@ -560,11 +560,11 @@ TEST_F(CapturedCollectives, InTenThousandCapturesLeaveNothingBehind) {
       rank.free(block);
       expect_ok(capture.end());
       if (round == 1000) {
-        events = rank.device.live_events();
+        events = rank.device.live().events;
         memory = rank.device.physical_bytes();
       }
     }
-    EXPECT_EQ(rank.device.live_events(), events);
+    EXPECT_EQ(rank.device.live().events, events);
     EXPECT_EQ(rank.device.physical_bytes(), memory);
   });
   EXPECT_EQ(world_.live_streams(), 4u);  // an eager one and a captured one for each rank

@@ -149,11 +149,11 @@ class CommRanks : public testing::Test {
       rank->nccl.reset();
       // What waited in vain may still be about to give its event back.
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-      while (rank->device.live_events() > 0 && std::chrono::steady_clock::now() < until) {
+      while (rank->device.live().events > 0 && std::chrono::steady_clock::now() < until) {
         std::this_thread::yield();
       }
-      EXPECT_EQ(rank->device.live_events(), 0u);
-      EXPECT_EQ(rank->device.live_graphs(), 0u);
+      EXPECT_EQ(rank->device.live().events, 0u);
+      EXPECT_EQ(rank->device.live().graphs, 0u);
       EXPECT_EQ(rank->device.physical_bytes(), 0_B);
     }
     EXPECT_TRUE(may_differ_ || world_.mismatches().empty()) << world_.mismatches().front();

@@ -58,7 +58,7 @@ class RegisteredPools : public test::CommRanks {
 };
 
 TEST_F(RegisteredPools, RegisterEachSegmentOnceAndLeaveNothing) {
-  const std::uint64_t before = ranks_[0]->device.live_mappings();
+  const std::uint64_t before = ranks_[0]->device.live().mappings;
   create_pools(1_B);
   EXPECT_EQ(world_.live_segments(), 2u);
   EXPECT_EQ(world_.live_registrations(), 2u);
@@ -66,7 +66,7 @@ TEST_F(RegisteredPools, RegisterEachSegmentOnceAndLeaveNothing) {
   on_all([&](Rank& rank) { expect_ok(pool(rank)->close()); });
   EXPECT_EQ(world_.live_segments(), 0u);
   EXPECT_EQ(world_.live_registrations(), 0u);
-  EXPECT_EQ(ranks_[0]->device.live_mappings(), before);
+  EXPECT_EQ(ranks_[0]->device.live().mappings, before);
 }
 
 TEST_F(RegisteredPools, OfACommunicatorThatIsNotPreparedAreRefused) {
@@ -455,8 +455,8 @@ TEST_F(RegisteredPools, GoAfterTheCommunicatorFailedToo) {
 
 TEST_F(RegisteredPools, ComeAndGoTenThousandTimesWithoutATrace) {
   const Rank& rank = *ranks_[0];
-  const std::uint64_t mappings = rank.device.live_mappings();
-  const std::uint64_t reservations = rank.device.live_reservations();
+  const std::uint64_t mappings = rank.device.live().mappings;
+  const std::uint64_t reservations = rank.device.live().reservations;
   on_all([&](Rank& each) {
     for (int round = 0; round < 10'000; ++round) {
       Result<RegisteredPool> made = RegisteredPool::create(*each.comm, {.segment = 2_MiB});
@@ -470,8 +470,8 @@ TEST_F(RegisteredPools, ComeAndGoTenThousandTimesWithoutATrace) {
   });
   EXPECT_EQ(world_.live_registrations(), 0u);
   EXPECT_EQ(world_.live_segments(), 0u);
-  EXPECT_EQ(rank.device.live_mappings(), mappings);
-  EXPECT_EQ(rank.device.live_reservations(), reservations);
+  EXPECT_EQ(rank.device.live().mappings, mappings);
+  EXPECT_EQ(rank.device.live().reservations, reservations);
 }
 
 TEST_F(RegisteredPools, MayBeUsedByManyThreads) {

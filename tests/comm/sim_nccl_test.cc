@@ -150,7 +150,7 @@ TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   expect_ok(nccl.free_segment(segment));
   expect_error(nccl.free_segment(segment), ErrorCode::device, "there is none");
   EXPECT_EQ(world_->live_segments(), 0u);
-  EXPECT_EQ(one().device.live_reservations(), 1u) << "the segment went with its address";
+  EXPECT_EQ(one().device.live().reservations, 1u) << "the segment went with its address";
   expect_ok(nccl.destroy(one().comm));
   expect_error(nccl.destroy(one().comm), ErrorCode::device, "there is no such communicator");
   EXPECT_EQ(world_->live_communicators(), 0u);
@@ -160,8 +160,8 @@ TEST_F(SimNcclRanks, LeaveNothingOfASegmentThatCanNotBeMade) {
   make(1);
   SimDevice& device = one().device;
   const auto held = [&] {
-    return std::vector<std::uint64_t>{device.live_reservations(), device.live_handles(),
-                                      device.live_mappings(), device.physical_bytes().count,
+    return std::vector<std::uint64_t>{device.live().reservations, device.live().handles,
+                                      device.live().mappings, device.physical_bytes().count,
                                       world_->live_segments()};
   };
   const std::vector<std::uint64_t> before = held();

@@ -115,7 +115,7 @@ TEST_F(Watched, ManyThousandsQueuedTogetherAreNotLateAndTakeABoundedNumberOfEven
   create({.timeout = kSecond});
   on_all([](Rank& rank) {
     queue(rank, 5000);
-    EXPECT_LT(rank.device.live_events(), 1200u);
+    EXPECT_LT(rank.device.live().events, 1200u);
     EXPECT_EQ(late_after(rank, 2100), std::nullopt);
     expect_ok(rank.comm->status());
   });

@@ -125,7 +125,7 @@ class GraphProgram {
       before.pop_back();
     }
     ASSERT_TRUE(heap_.wake().ok());
-    EXPECT_EQ(device_.file_bytes(), 0_B);
+    EXPECT_EQ(device_.live().file_bytes, 0_B);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
     for (const Before& each : before) {
       EXPECT_TRUE(contents(each.block, each.bytes) == each.contents);

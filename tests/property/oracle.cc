@@ -214,8 +214,8 @@ void Oracle::check_statistics(const DeviceHeap& heap, const SimDevice& device, c
   expect_equal("reserved_bytes (peak)", statistics.reserved_bytes.peak,
                device.physical_peak().count, complaints);
   expect_equal("mapped_bytes", statistics.mapped_bytes.current, mapped.count, complaints);
-  expect_equal("pages", statistics.pages.current, device.live_handles(), complaints);
-  expect_equal("mappings", statistics.mappings.current, device.live_mappings(), complaints);
+  expect_equal("pages", statistics.pages.current, device.live().handles, complaints);
+  expect_equal("mappings", statistics.mappings.current, device.live().mappings, complaints);
   expect_equal("out_of_memory", statistics.out_of_memory, out_of_memory_, complaints);
 }
 
@@ -233,10 +233,10 @@ Bytes surely_available(const DeviceHeap& heap, Bytes limit, Bytes memory) {
 std::vector<std::string> leaks(const SimDevice& device) {
   std::vector<std::string> left;
   const std::array held = {std::pair{"bytes", device.physical_bytes().count},
-                           std::pair{"handles", device.live_handles()},
-                           std::pair{"mappings", device.live_mappings()},
-                           std::pair{"events", device.live_events()},
-                           std::pair{"reservations", device.live_reservations()}};
+                           std::pair{"handles", device.live().handles},
+                           std::pair{"mappings", device.live().mappings},
+                           std::pair{"events", device.live().events},
+                           std::pair{"reservations", device.live().reservations}};
   for (const auto& [what, count] : held) {
     if (count > 0) left.push_back(words(count, " ", what, " were not given back"));
   }

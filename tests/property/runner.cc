@@ -192,7 +192,7 @@ class Run {
     if (!asleep) return;
     is_asleep_ = true;
     ++result_.sleeps;
-    if (sim_.file_bytes() > 0_B) ++result_.sleeps_in_files;
+    if (sim_.live().file_bytes > 0_B) ++result_.sleeps_in_files;
     oracle_.set_memory(Oracle::Memory::asleep);
   }
 
@@ -213,7 +213,7 @@ class Run {
     if (!awake) return;
     is_asleep_ = false;
     oracle_.set_memory(Oracle::Memory::awake);
-    if (sim_.file_bytes() > 0_B) complain("awake, and a file is still open");
+    if (sim_.live().file_bytes > 0_B) complain("awake, and a file is still open");
     for (const auto& [id, block] : blocks_) {
       if (sim_.contents(Address::of(block.pointer), block.bytes) != block.contents) {
         complain("a block woke with other bytes than it had");

@@ -270,8 +270,8 @@ void run_threads(std::uint64_t seed, int threads, int shared, HeapOptions option
   EXPECT_EQ(statistics.live_bytes.current, 0u);
   EXPECT_EQ(statistics.out_of_memory, world->out_of_memory.load());
   EXPECT_EQ(statistics.reserved_bytes.current, world->sim.physical_bytes().count);
-  EXPECT_EQ(statistics.mappings.current, world->sim.live_mappings());
-  EXPECT_EQ(statistics.pages.current, world->sim.live_handles());
+  EXPECT_EQ(statistics.mappings.current, world->sim.live().mappings);
+  EXPECT_EQ(statistics.pages.current, world->sim.live().handles);
 
   world->sim.finish();
   EXPECT_TRUE(world->heap.trim().ok());

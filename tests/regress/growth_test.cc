@@ -84,9 +84,9 @@ TEST_F(Growth, HostMemoryIsFlatWhereAllMemoryGoesBackNowAndThen) {
 TEST_F(Growth, NoEventIsLeftWhereAllMemoryWentBack) {
   use_some(a_, b_);
   use_in_a_pool(a_, b_);
-  EXPECT_GT(device_.live_events(), 0u);
+  EXPECT_GT(device_.live().events, 0u);
   give_all_back();
-  EXPECT_EQ(device_.live_events(), 0u);
+  EXPECT_EQ(device_.live().events, 0u);
   use_some(a_, b_);
   use_in_a_pool(a_, b_);
   give_all_back();
@@ -97,7 +97,7 @@ TEST_F(Growth, NoEventIsLeftWhereAllMemoryWentBack) {
 TEST_F(Growth, AddressesOfPoolsThatAreGoneGoBack) {
   use_some(a_, b_);
   give_all_back();
-  const std::uint64_t before = device_.live_reservations();
+  const std::uint64_t before = device_.live().reservations;
   {
     std::deque<GraphPool> pools;
     for (int i = 0; i < 8; ++i) {
@@ -107,13 +107,13 @@ TEST_F(Growth, AddressesOfPoolsThatAreGoneGoBack) {
       EXPECT_TRUE(heap_.deallocate(heap_.allocate(3_MiB, a_).value()).ok());
     }
     give_all_back();
-    EXPECT_GT(device_.live_reservations(), before) << "an open pool's stay";
+    EXPECT_GT(device_.live().reservations, before) << "an open pool's stay";
   }
   give_all_back();
-  EXPECT_EQ(device_.live_reservations(), before);
+  EXPECT_EQ(device_.live().reservations, before);
   use_in_a_pool(a_, b_);  // one of them, with addresses anew
   give_all_back();
-  EXPECT_EQ(device_.live_reservations(), before);
+  EXPECT_EQ(device_.live().reservations, before);
 }
 
 // One of each stream that ever used a pool's record, in whatever pool that was.

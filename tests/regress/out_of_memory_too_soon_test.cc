@@ -71,7 +71,7 @@ TEST(FewMappings, AreNeverTakenFromTheBlockBeingMade) {
       ASSERT_THAT(heap.validate(), IsEmpty());
     }
     EXPECT_GT(served, 10u) << most << " mappings";
-    EXPECT_LE(device.live_mappings(), most);
+    EXPECT_LE(device.live().mappings, most);
     EXPECT_THAT(device.races(), IsEmpty());
   }
 }

@@ -327,7 +327,7 @@ class Session {
                  static_cast<std::uint64_t>(ledger.pages + ledger.segments));
     if (const SimDevice* const sim = machine_.sim()) {
       expect_equal("reserved_bytes", is.reserved_bytes.current, sim->physical_bytes().count);
-      expect_equal("mappings", is.mappings.current, sim->live_mappings());
+      expect_equal("mappings", is.mappings.current, sim->live().mappings);
       look_at_pages(*sim, live);
     }
     look_at_findings();

@@ -89,7 +89,7 @@ TEST_F(Backends, ARecordedStreamOfAnotherDeviceHoldsABlockBack) {
   void* const then = backend_.memory(0).allocate(8_MiB, own);
   EXPECT_EQ(then, block);
   EXPECT_EQ(sim(0).host_waits() + sim(1).host_waits(), 0u);
-  EXPECT_EQ(sim(1).live_events(), 0u);
+  EXPECT_EQ(sim(1).live().events, 0u);
   backend_.raw_delete(meanwhile);
   backend_.raw_delete(then);
 }

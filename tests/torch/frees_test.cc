@@ -41,7 +41,7 @@ TEST(Frees, EachBlockIsReturnedToOneThreadOnce) {
   EXPECT_EQ(returned, 4000);
   EXPECT_THAT(blocks, testing::Each(1));
   EXPECT_FALSE(frees.any());
-  EXPECT_EQ(device.live_events(), 0u);
+  EXPECT_EQ(device.live().events, 0u);
 }
 
 TEST(Frees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
@@ -89,7 +89,7 @@ TEST(Frees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
   frees.forget(&block);
   EXPECT_FALSE(frees.any());
   EXPECT_FALSE(frees.defer(&block));
-  EXPECT_EQ(device.live_events(), 0u);
+  EXPECT_EQ(device.live().events, 0u);
 }
 
 TEST(Frees, TheFirstIsToldOnceWithTheNumberOfThoseAfterIt) {

@@ -135,18 +135,18 @@ class SharedMemory : public testing::Test {
 TEST_F(SharedMemory, IsMappedOnceAndUntilTheLastHolderLetsItGo) {
   void* const block = allocate(3_MiB);
   const std::string handle = handle_of(block);
-  const std::uint64_t mappings = sim_.live_mappings(), reservations = sim_.live_reservations();
+  const std::uint64_t mappings = sim_.live().mappings, reservations = sim_.live().reservations;
   const Bytes held = sim_.physical_bytes();
   std::shared_ptr<void> first = open(handle).value(), second = open(handle).value();
   EXPECT_EQ(first, second);
-  EXPECT_GT(sim_.live_mappings(), mappings);
+  EXPECT_GT(sim_.live().mappings, mappings);
   EXPECT_FALSE(sim_.translate(Address::of(first.get()), 3_MiB).empty());
   first = nullptr;
-  EXPECT_GT(sim_.live_mappings(), mappings);
+  EXPECT_GT(sim_.live().mappings, mappings);
   second = nullptr;
-  EXPECT_EQ(sim_.live_mappings(), mappings);
+  EXPECT_EQ(sim_.live().mappings, mappings);
   EXPECT_EQ(sim_.physical_bytes(), held);
-  EXPECT_EQ(sim_.live_reservations(), reservations);
+  EXPECT_EQ(sim_.live().reservations, reservations);
 }
 
 TEST_F(SharedMemory, DoesNotSleepAndIsNamedUntilItsBlockIsGone) {
@@ -550,7 +550,7 @@ TEST_F(SharedMemory, HandlesOfOthersSayWhyTheyAreRefused) {
 TEST_F(SharedMemory, ThatCantBeMappedIsAnErrorAndLeavesNothing) {
   const std::string handle = handle_of(allocate(200_MiB));
   const Bytes held = sim_.physical_bytes();
-  const std::uint64_t mappings = sim_.live_mappings(), reservations = sim_.live_reservations();
+  const std::uint64_t mappings = sim_.live().mappings, reservations = sim_.live().reservations;
   for (const DeviceCall call : {DeviceCall::reserve, DeviceCall::map, DeviceCall::set_access}) {
     for (const std::uint64_t nth : {1, 2}) {
       if (nth == 2 && call != DeviceCall::map) continue;
@@ -559,8 +559,8 @@ TEST_F(SharedMemory, ThatCantBeMappedIsAnErrorAndLeavesNothing) {
       ASSERT_FALSE(opened.ok());
       EXPECT_EQ(opened.error().code(), ErrorCode::device);
       EXPECT_EQ(sim_.physical_bytes(), held);
-      EXPECT_EQ(sim_.live_mappings(), mappings);
-      EXPECT_EQ(sim_.live_reservations(), reservations);
+      EXPECT_EQ(sim_.live().mappings, mappings);
+      EXPECT_EQ(sim_.live().reservations, reservations);
     }
   }
   EXPECT_TRUE(open(handle).ok());
@@ -569,10 +569,10 @@ TEST_F(SharedMemory, ThatCantBeMappedIsAnErrorAndLeavesNothing) {
 // Of whoever let go of it may still be work under way.
 TEST_F(SharedMemory, WhereTheHostCantWaitItStaysMapped) {
   std::shared_ptr<void> memory = open(handle_of(allocate(3_MiB))).value();
-  const std::uint64_t mappings = sim_.live_mappings();
+  const std::uint64_t mappings = sim_.live().mappings;
   sim_.fail(DeviceCall::synchronize_context, 1);
   memory = nullptr;
-  EXPECT_EQ(sim_.live_mappings(), mappings);
+  EXPECT_EQ(sim_.live().mappings, mappings);
 }
 
 TEST_F(SharedMemory, IsExportedOnceAndForgottenWithItsBlock) {

@@ -269,8 +269,8 @@ TEST(AllocatorLifetime, EverythingGoesBackToTheDevice) {
     device.finish();
   }
   EXPECT_EQ(device.physical_bytes(), 0_B);
-  EXPECT_EQ(device.live_handles() + device.live_mappings(), 0u);
-  EXPECT_EQ(device.live_events() + device.live_reservations(), 0u);
+  EXPECT_EQ(device.live().handles + device.live().mappings, 0u);
+  EXPECT_EQ(device.live().events + device.live().reservations, 0u);
 }
 
 class BufferTest : public AllocatorTest {

@@ -137,9 +137,9 @@ TEST_F(CoreFaults, AMappingThatTheDriverDidNotTakeBackIsTriedAgain) {
   device_.fail(DeviceCall::set_access, 1);
   device_.fail(DeviceCall::unmap, 1);
   EXPECT_FALSE(heap_.allocate(kBlock, a_).ok());
-  EXPECT_EQ(device_.live_mappings(), 1u);
+  EXPECT_EQ(device_.live().mappings, 1u);
   EXPECT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(device_.live_mappings(), 0u);
+  EXPECT_EQ(device_.live().mappings, 0u);
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   free(heap_, allocate(heap_, kBlock, a_));
 }

@@ -142,9 +142,9 @@ TEST_F(HeapLimits, NoMoreThanTheLimitIsEverHeld) {
       EXPECT_EQ(device.host_waits(), 0u);
     }
     EXPECT_EQ(device.physical_bytes(), 0_B);
-    EXPECT_EQ(device.live_mappings(), 0u);
-    EXPECT_EQ(device.live_reservations(), 0u);
-    EXPECT_EQ(device.live_events(), 0u);
+    EXPECT_EQ(device.live().mappings, 0u);
+    EXPECT_EQ(device.live().reservations, 0u);
+    EXPECT_EQ(device.live().events, 0u);
   }
 }
 
@@ -262,7 +262,7 @@ TEST_F(HeapTrim, MemoryThatWasGivenBackIsHadAgain) {
     free(heap, block);
     device_.advance(10_ms);
     EXPECT_EQ(*heap.trim(), 24_MiB);
-    EXPECT_EQ(device_.live_handles(), 0u);
+    EXPECT_EQ(device_.live().handles, 0u);
   }
   EXPECT_THAT(device_.races(), IsEmpty());
 }
@@ -288,7 +288,7 @@ class HeapMappings : public CoreHeap {
       }
       const Stream stream = streams[random() % 2];
       const Result<void*> block = heap.allocate(size, stream);
-      EXPECT_LE(device_.live_mappings(), most);
+      EXPECT_LE(device_.live().mappings, most);
       if (!block.ok()) {
         ++refused;
         continue;
@@ -326,7 +326,7 @@ TEST_F(HeapMappings, TooFewMappingsAreAnErrorAndNothingBreaks) {
   ASSERT_FALSE(block.ok());
   EXPECT_EQ(block.error().code(), ErrorCode::out_of_memory);
   EXPECT_THAT(block.error().message(), HasSubstr("most_mappings"));
-  EXPECT_LE(device_.live_mappings(), 4u);
+  EXPECT_LE(device_.live().mappings, 4u);
   EXPECT_THAT(heap.validate(), IsEmpty());
   for (void* const one : live) free(heap, one);
   EXPECT_NE(allocate(heap, 8_MiB, b_), nullptr);

@@ -263,8 +263,8 @@ TEST_F(HeapRegions, AReservationThatFailsLeavesTheHeapAsItWas) {
       EXPECT_THAT(heap.validate(), IsEmpty());
       free(heap, large);
     }
-    EXPECT_EQ(sim.live_reservations(), 0u);
-    EXPECT_EQ(sim.live_handles(), 0u);
+    EXPECT_EQ(sim.live().reservations, 0u);
+    EXPECT_EQ(sim.live().handles, 0u);
   }
 }
 

@@ -144,7 +144,7 @@ TEST_F(HeapRows, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
   EXPECT_GT(heap.statistics().mappings.total, 3 * mappings(heap)) << "the program makes too few";
   EXPECT_THAT(device_.races(), IsEmpty());
   EXPECT_EQ(heap.statistics().host_waits, 0u);
-  EXPECT_EQ(device_.live_mappings(), heap.statistics().mappings.current);
+  EXPECT_EQ(device_.live().mappings, heap.statistics().mappings.current);
 }
 
 TEST_F(HeapRows, OnlyAFewDriverCallsAreMadeInOneRequest) {
@@ -247,7 +247,7 @@ TEST_F(HeapRows, ADriverThatRefusesToUnmapIsAskedAgain) {
     device_.fail(DeviceCall::unmap, nth);
     ask(heap, 2400);
     EXPECT_THAT(heap.validate(), IsEmpty());
-    EXPECT_EQ(device_.live_mappings(), heap.statistics().mappings.current);
+    EXPECT_EQ(device_.live().mappings, heap.statistics().mappings.current);
   }
   ask(heap, 24'000);
   EXPECT_LE(mappings(heap), most_kept(heap));
@@ -268,7 +268,7 @@ TEST_F(HeapRows, TheyGoWithTheirPages) {
   EXPECT_EQ(TestAccess::tables(heap).rows.count(), 0u);
   EXPECT_EQ(retired(heap), 0u);
   EXPECT_EQ(heap.statistics().mappings.current, 0u);
-  EXPECT_EQ(device_.live_mappings(), 0u);
+  EXPECT_EQ(device_.live().mappings, 0u);
   EXPECT_THAT(heap.validate(), IsEmpty());
   replace_at_random(heap, 500);
   EXPECT_THAT(heap.validate(), IsEmpty());

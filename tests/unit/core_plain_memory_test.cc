@@ -441,7 +441,7 @@ TEST_F(PlainPool, AnUnmappingThatTheDriverRefusesIsSaidToBeThereAgain) {
   device_.finish();
   device_.fail(DeviceCall::unmap, 1);
   (void)heap_.trim();
-  EXPECT_EQ(static_cast<std::uint64_t>(listener.mapped), device_.live_mappings());
+  EXPECT_EQ(static_cast<std::uint64_t>(listener.mapped), device_.live().mappings);
   EXPECT_GT(listener.mapped, 0);
   ASSERT_TRUE(heap_.trim().ok());
   EXPECT_EQ(listener.mapped, 0);

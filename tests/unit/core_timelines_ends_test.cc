@@ -57,14 +57,14 @@ TEST_F(TimelinesTest, ARetiredStreamsEventGoesBackOnceItIsSeenComplete) {
   work(sa_);
   ASSERT_TRUE(timelines_.retire(a_).ok());
   const Fence last = timelines_.now(a_);
-  EXPECT_EQ(device_.live_events(), 1u);
+  EXPECT_EQ(device_.live().events, 1u);
   EXPECT_FALSE(complete(last));
   device_.advance(10_ms);
   EXPECT_TRUE(complete(last));
   EXPECT_TRUE(TestAccess::all(timelines_)[a_.value].events.empty());
   EXPECT_THAT(TestAccess::retired(timelines_), IsEmpty());
   EXPECT_TRUE(timelines_.record(b_).ok());  // with the same event
-  EXPECT_EQ(device_.live_events(), 1u);
+  EXPECT_EQ(device_.live().events, 1u);
 
   EXPECT_EQ(wait(b_, last), 0u);
   EXPECT_TRUE(timelines_.satisfied(last, c_));
@@ -95,15 +95,15 @@ TEST_F(TimelinesTest, EventsThatAreDroppedAreCoveredByTheLastOne) {
     fences.push_back(*timelines_.record(a_));
   }
   timelines_.drop_old_events();
-  EXPECT_LE(device_.live_events(), 2 + 16u) << "the last of each stream, and some to spare";
+  EXPECT_LE(device_.live().events, 2 + 16u) << "the last of each stream, and some to spare";
   EXPECT_EQ(wait(c_, fences.front()), 1u);
   EXPECT_TRUE(timelines_.satisfied(fences.back(), c_));
   EXPECT_GT(timelines_.past(c_, b_), Sequence{0}) << "with what its stream had waited for";
   timelines_.drop_complete_events();
-  EXPECT_EQ(device_.live_events(), 2u) << "both streams are still at work";
+  EXPECT_EQ(device_.live().events, 2u) << "both streams are still at work";
   device_.finish();
   timelines_.drop_complete_events();
-  EXPECT_EQ(device_.live_events(), 0u);
+  EXPECT_EQ(device_.live().events, 0u);
   EXPECT_TRUE(complete(fences.back()));
   EXPECT_EQ(wait(b_, *timelines_.record(a_)), 1u);
   EXPECT_THAT(timelines_.validate(), IsEmpty());
@@ -121,7 +121,7 @@ TEST_F(TimelinesTest, ManyRetiredStreamsKeepABoundedNumberOfEvents) {
     lasts.push_back(timelines_.now(mine));
     device_.advance(20_us);
   }
-  EXPECT_LE(device_.live_events(), 2 * 65u);  // of each, the one waited for and the last
+  EXPECT_LE(device_.live().events, 2 * 65u);  // of each, the one waited for and the last
   EXPECT_LE(TestAccess::all(timelines_)[a_.value].clock.size(), 130u);
   for (const Fence last : lasts) EXPECT_TRUE(complete(last));
   EXPECT_THAT(timelines_.validate(), IsEmpty());
@@ -138,7 +138,7 @@ TEST_F(TimelinesTest, ARetiredStreamThatStillRunsKeepsItsEvent) {
       EXPECT_EQ(calls(DeviceCall::query), 0u) << "so many are kept in any case";
     }
   }
-  EXPECT_EQ(device_.live_events(), 100u);
+  EXPECT_EQ(device_.live().events, 100u);
   EXPECT_GT(calls(DeviceCall::query), 36u);
   EXPECT_LE(calls(DeviceCall::query), 36u * 4) << "a few each time";
   EXPECT_FALSE(timelines_.satisfied(timelines_.now(timelines[0]), a_));
@@ -266,9 +266,9 @@ TEST_F(TimelinesTest, EveryEventIsGivenBackAtTheEnd) {
     for (int i = 0; i < 100; ++i) (void)timelines.record(a);
     ASSERT_TRUE(timelines.wait(b, set_of({timelines.now(a)})).ok());
     ASSERT_TRUE(timelines.host_wait(set_of({timelines.now(b)})).ok());
-    EXPECT_GT(device_.live_events(), 0u);
+    EXPECT_GT(device_.live().events, 0u);
   }
-  EXPECT_EQ(device_.live_events(), 0u);
+  EXPECT_EQ(device_.live().events, 0u);
 }
 
 }  // namespace

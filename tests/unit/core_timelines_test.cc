@@ -105,7 +105,7 @@ TEST_F(TimelinesTest, AnEventCarriesOnlyWhatWasWaitedForBeforeIt) {
 TEST_F(TimelinesTest, ManyOldPointsAreWaitedForThroughALaterEvent) {
   std::vector<Fence> points;
   for (int i = 0; i < 300; ++i) points.push_back(*timelines_.record(a_));
-  EXPECT_LE(device_.live_events(), 70u);  // a bounded number is kept
+  EXPECT_LE(device_.live().events, 70u);  // a bounded number is kept
   EXPECT_EQ(wait(b_, points[0]), 1u);
   EXPECT_TRUE(timelines_.satisfied(points[0], b_));
   EXPECT_FALSE(timelines_.satisfied(points[299], b_));
@@ -206,7 +206,7 @@ TEST_P(TimelinesFaults, AFailedCallChangesNothingAndMayBeRepeated) {
     EXPECT_TRUE(GetParam().operation(timelines, point, waiter));
     EXPECT_THAT(timelines.validate(), IsEmpty());
   }
-  EXPECT_EQ(device_.live_events(), 0u);
+  EXPECT_EQ(device_.live().events, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -286,7 +286,7 @@ TEST_F(TimelinesTest, WhatIsCalledSatisfiedIsOrderedOnTheDevice) {
   EXPECT_GT(free_waits, 1000u);
   EXPECT_THAT(device_.races(), IsEmpty());
   EXPECT_THAT(timelines_.validate(), IsEmpty());
-  EXPECT_LE(device_.live_events(), 70u * streams.size());
+  EXPECT_LE(device_.live().events, 70u * streams.size());
 }
 
 }  // namespace

@@ -273,7 +273,7 @@ TEST_F(GraphPoolCapture, AScopeThrownAwayLeavesThePoolAsItWas) {
     free(written(64_MiB, a_));
   }
   EXPECT_EQ(device_.capture_info(a_)->status, CaptureInfo::Status::none);
-  EXPECT_EQ(device_.live_graphs(), 0u);
+  EXPECT_EQ(device_.live().graphs, 0u);
   EXPECT_EQ(pool.statistics().graphs, 0u);
   EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
   EXPECT_EQ(pool.statistics().live_blocks, 1u);
@@ -500,8 +500,8 @@ TEST_P(GraphPoolFaults, AtEachCallAreErrorsThatLeaveEverythingWhole) {
       device_.finish();
     }
     EXPECT_TRUE(heap_->trim(0_B).ok());
-    EXPECT_EQ(device_.live_graphs(), 0u) << name_of(call) << " " << nth;
-    EXPECT_EQ(device_.live_executables(), 0u) << name_of(call) << " " << nth;
+    EXPECT_EQ(device_.live().graphs, 0u) << name_of(call) << " " << nth;
+    EXPECT_EQ(device_.live().executables, 0u) << name_of(call) << " " << nth;
     expect_no_race();
   }
   EXPECT_GT(refused, 0u) << "nothing came of it";

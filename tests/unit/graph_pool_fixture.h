@@ -32,12 +32,12 @@ class GraphPools : public testing::Test {
     device_.finish();
     heap_.reset();
     expect_no_race();
-    EXPECT_EQ(device_.live_graphs(), 0u);
-    EXPECT_EQ(device_.live_executables(), 0u);
-    EXPECT_EQ(device_.live_events(), 0u);
-    EXPECT_EQ(device_.live_mappings(), 0u);
-    EXPECT_EQ(device_.live_handles(), 0u);
-    EXPECT_EQ(device_.live_reservations(), 0u);
+    EXPECT_EQ(device_.live().graphs, 0u);
+    EXPECT_EQ(device_.live().executables, 0u);
+    EXPECT_EQ(device_.live().events, 0u);
+    EXPECT_EQ(device_.live().mappings, 0u);
+    EXPECT_EQ(device_.live().handles, 0u);
+    EXPECT_EQ(device_.live().reservations, 0u);
     EXPECT_EQ(device_.physical_bytes(), 0_B);
   }
 

@@ -154,7 +154,7 @@ TEST_F(GraphPoolRestore, ABlockInPiecesIsLiveAgainAtItsPlace) {
   free(parts[3]);
   void* const pieces = written(32_MiB, a_);
   binding.close();
-  ASSERT_GT(device_.live_mappings(), device_.live_handles()) << "it is in one piece";
+  ASSERT_GT(device_.live().mappings, device_.live().handles) << "it is in one piece";
   const std::vector<PlacedBlock> state = small.blocks();
   free(pieces);
   const Status restored = small.restore(state);
@@ -303,7 +303,7 @@ TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythi
       {"of another stream", changed(large, [&](PlacedBlock& each) { each.stream = other; })},
   };
   const Gauge before = heap_->statistics().live_blocks;
-  const std::vector<std::uint64_t> pages = {device_.live_mappings(), device_.live_reservations()};
+  const std::vector<std::uint64_t> pages = {device_.live().mappings, device_.live().reservations};
   for (const auto& [what, block] : impossible) {
     SCOPED_TRACE(what);
     // x would have to go, and the small block to stay.
@@ -313,8 +313,8 @@ TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythi
     EXPECT_EQ(heap_->statistics().live_blocks, before) << "none was freed, nor allocated anew";
     EXPECT_THAT(heap_->validate(), testing::IsEmpty());
   }
-  EXPECT_EQ(device_.live_mappings(), pages[0]);
-  EXPECT_EQ(device_.live_reservations(), pages[1]);
+  EXPECT_EQ(device_.live().mappings, pages[0]);
+  EXPECT_EQ(device_.live().reservations, pages[1]);
   write(a_, x);
   write(a_, small);
   free(x);

@@ -59,9 +59,9 @@ TEST_F(GraphPoolStreams, OnesThatWereCapturedAndRetiredLeaveNoEventBehind) {
     EXPECT_TRUE(heap_->retire(side).ok());
     EXPECT_LE(device_.calls(DeviceCall::record) - records, 2u) << "the heap's own, and the pool's";
     EXPECT_TRUE(device_.destroy_stream(side).ok());
-    if (i == 200) early = device_.live_events();
+    if (i == 200) early = device_.live().events;
   }
-  EXPECT_LE(device_.live_events(), early);
+  EXPECT_LE(device_.live().events, early);
 }
 
 TEST_F(GraphPoolStreams, ItsIdIsTheDriversOnceTheCaptureHasEnded) {

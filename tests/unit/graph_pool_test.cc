@@ -369,13 +369,13 @@ TEST_F(GraphPoolMemory, TenThousandCapturesInOnePoolLeaveNoMoreThanAHundred) {
     if (i % 10 == 0) launch(graph, a_);
     if (i % 100 == 99) device_.finish();
     if (i == 199) {
-      mappings = device_.live_mappings(), events = device_.live_events();
-      handles = device_.live_handles(), heaps = heap_->statistics().heaps.size();
+      mappings = device_.live().mappings, events = device_.live().events;
+      handles = device_.live().handles, heaps = heap_->statistics().heaps.size();
     }
   }
-  EXPECT_LE(device_.live_mappings(), mappings + 8);
-  EXPECT_LE(device_.live_events(), events + 8);
-  EXPECT_LE(device_.live_handles(), handles);
+  EXPECT_LE(device_.live().mappings, mappings + 8);
+  EXPECT_LE(device_.live().events, events + 8);
+  EXPECT_LE(device_.live().handles, handles);
   EXPECT_EQ(heap_->statistics().heaps.size(), heaps);
 }
 
@@ -395,13 +395,13 @@ TEST_P(GraphPoolMany, TwoThousandPoolsOneAfterTheOtherLeaveNoMoreThanAHundred) {
     }
     device_.finish();
     if (i == 199) {
-      mappings = device_.live_mappings(), events = device_.live_events();
-      handles = device_.live_handles(), heaps = heap_->statistics().heaps.size();
+      mappings = device_.live().mappings, events = device_.live().events;
+      handles = device_.live().handles, heaps = heap_->statistics().heaps.size();
     }
   }
-  EXPECT_LE(device_.live_mappings(), mappings + 8);
-  EXPECT_LE(device_.live_events(), events + 8);
-  EXPECT_LE(device_.live_handles(), handles);
+  EXPECT_LE(device_.live().mappings, mappings + 8);
+  EXPECT_LE(device_.live().events, events + 8);
+  EXPECT_LE(device_.live().handles, handles);
   EXPECT_EQ(heap_->statistics().heaps.size(), heaps);
 }
 INSTANTIATE_TEST_SUITE_P(All, GraphPoolMany, testing::Bool(), [](const auto& info) {

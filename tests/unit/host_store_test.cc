@@ -56,7 +56,7 @@ TEST_P(HostStores, PiecesLieSideBySideUntilTheSlabIsFull) {
   EXPECT_EQ(made(), 2u);
   EXPECT_EQ(store_->held(), kSlab * 2);
   store_.reset();
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
 }
 
 TEST_P(HostStores, ASlabWhoseLastPieceIsGivenServesFromItsStart) {
@@ -108,7 +108,7 @@ TEST_P(HostStores, NothingIsCutFromASlabThatHasGone) {
   store_->give(second);
   ASSERT_TRUE(store_->shrink(0_B).ok());
   EXPECT_EQ(store_->held(), kSlab);
-  EXPECT_EQ(device_.host_bytes(), kSlab);
+  EXPECT_EQ(device_.live().host_bytes, kSlab);
   const HostStore::Piece third = take(8_MiB);
   ASSERT_NE(third.memory, nullptr);
   EXPECT_EQ(third.slab, second.slab) << "the number serves again";
@@ -117,7 +117,7 @@ TEST_P(HostStores, NothingIsCutFromASlabThatHasGone) {
   EXPECT_EQ(Address::of(take(8_MiB).memory), end_of(third));
   ASSERT_TRUE(store_->shrink(0_B).ok());
   EXPECT_EQ(store_->held(), kSlab);
-  EXPECT_EQ(device_.host_bytes(), kSlab);
+  EXPECT_EQ(device_.live().host_bytes, kSlab);
   EXPECT_EQ(Address::of(take(8_MiB).memory), end_of(third) + 8_MiB)
       << "the one that is cut is not the one that has gone";
 }
@@ -134,7 +134,7 @@ TEST_P(HostStores, EmptyOnesGoWhileMoreThanIsKeptIsHeld) {
   EXPECT_EQ(store_->held(), kSlab * 3);
   ASSERT_TRUE(store_->shrink(0_B).ok());
   EXPECT_EQ(store_->held(), kSlab * 2);
-  EXPECT_EQ(device_.host_bytes(), kSlab * 2);
+  EXPECT_EQ(device_.live().host_bytes, kSlab * 2);
   ASSERT_TRUE(store_->shrink(0_B).ok());
   EXPECT_EQ(device_.calls(DeviceCall::free_host), 3u);
 }
@@ -148,7 +148,7 @@ TEST_P(HostStores, WhatTheDeviceDoesNotFreeStaysAndServes) {
   ASSERT_FALSE(shrunk.ok());
   EXPECT_EQ(shrunk.error().code(), ErrorCode::device);
   EXPECT_EQ(store_->held(), kSlab);
-  EXPECT_EQ(device_.host_bytes(), kSlab);
+  EXPECT_EQ(device_.live().host_bytes, kSlab);
   EXPECT_EQ(take(8_MiB).size, 8_MiB);
   EXPECT_EQ(made(), 3u);
 }
@@ -174,7 +174,7 @@ TEST_P(HostStores, MemoryThatCanNotBeMadeIsAnErrorOnceAndWhatWasMadeServes) {
   EXPECT_EQ(take(kSlab).size, kSlab) << "it is tried again";
   EXPECT_EQ(device_.forget_faults(), 0u);
   store_.reset();
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, HostStores, testing::Values(0u, 3u),

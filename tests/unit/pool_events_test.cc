@@ -61,11 +61,11 @@ TEST_F(PoolEventsTest, AnEventOfAnEagerStreamIsTheDevices) {
   write(c_, 1, 1_ms);
   EXPECT_TRUE(pool_.record_context(event).ok());
   EXPECT_FALSE(*pool_.query(event)) << "all streams' work";
-  EXPECT_EQ(device_.live_events(), 1u);
+  EXPECT_EQ(device_.live().events, 1u);
   device_.fail(DeviceCall::destroy_event, 1);
   EXPECT_FALSE(pool_.destroy_event(event).ok());
   EXPECT_TRUE(pool_.destroy_event(event).ok()) << "it was still there";
-  EXPECT_EQ(device_.live_events(), 0u);
+  EXPECT_EQ(device_.live().events, 0u);
 }
 
 TEST_F(PoolEventsTest, AnUnknownEventIsNamed) {

@@ -151,7 +151,7 @@ TEST_F(SimCaptures, WorkThatIsNotJoinedBreaksTheEndAndIsNamed) {
   EXPECT_THAT(graph.error().message(), HasSubstr("stream " + std::to_string(b_.id)));
   EXPECT_EQ(status(a_), CaptureInfo::Status::none);
   EXPECT_EQ(status(b_), CaptureInfo::Status::none);
-  EXPECT_EQ(device_.live_graphs(), 0u);
+  EXPECT_EQ(device_.live().graphs, 0u);
 }
 
 TEST_F(SimCaptures, AStreamThatOnlyWaitedHasNothingToJoin) {

@@ -392,9 +392,9 @@ TEST(SimMemory, AFreedSegmentGoesWithItsPageItsMappingAndItsAddress) {
   const Address first = *device.allocate_segment(4_MiB), second = *device.allocate_segment(2_MiB);
   ASSERT_TRUE(device.free_segment(first, 4_MiB).ok());
   EXPECT_EQ(device.physical_bytes(), 2_MiB);
-  EXPECT_EQ(device.live_handles(), 1u);
-  EXPECT_EQ(device.live_mappings(), 1u);
-  EXPECT_EQ(device.live_reservations(), 1u);
+  EXPECT_EQ(device.live().handles, 1u);
+  EXPECT_EQ(device.live().mappings, 1u);
+  EXPECT_EQ(device.live().reservations, 1u);
   EXPECT_FALSE(device.free_segment(first, 4_MiB).ok());
   EXPECT_EQ(*device.allocate_segment(4_MiB), first);
   ASSERT_TRUE(device.free_segment(second, 2_MiB).ok());
@@ -414,7 +414,7 @@ TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped)
   const MappedPage page = new_page(device);
   const Address second = *device.reserve(2_MiB, 2_MiB);
   ASSERT_TRUE(device.release(page.handle).ok());
-  EXPECT_EQ(device.live_handles(), 0u);
+  EXPECT_EQ(device.live().handles, 0u);
   EXPECT_EQ(device.physical_bytes(), 2_MiB);
   EXPECT_FALSE(device.map(second, 2_MiB, page.handle).ok());
   EXPECT_FALSE(device.release(page.handle).ok());
@@ -482,9 +482,9 @@ TEST(SimMemory, WhatADriverRefusesIsRefused) {
   expect_refused(device.free_segment(segment + 2_MiB, 2_MiB), "is no segment");
   expect_refused(device.free_segment(page.address, 4_MiB), "is no segment");
   EXPECT_EQ(device.physical_bytes(), 10_MiB);
-  EXPECT_EQ(device.live_handles(), 3u);
-  EXPECT_EQ(device.live_mappings(), 2u);
-  EXPECT_EQ(device.live_reservations(), 3u);
+  EXPECT_EQ(device.live().handles, 3u);
+  EXPECT_EQ(device.live().mappings, 2u);
+  EXPECT_EQ(device.live().reservations, 3u);
 }
 
 // What it had got by then goes back.
@@ -498,9 +498,9 @@ TEST(SimMemory, ASegmentThatCanNotBeUsedLeavesNothing) {
   ASSERT_FALSE(too_large.ok());
   EXPECT_EQ(too_large.error().code(), ErrorCode::out_of_memory);
   EXPECT_EQ(device.physical_bytes(), 2_MiB);
-  EXPECT_EQ(device.live_handles(), 1u);
-  EXPECT_EQ(device.live_mappings(), 1u);
-  EXPECT_EQ(device.live_reservations(), 1u);
+  EXPECT_EQ(device.live().handles, 1u);
+  EXPECT_EQ(device.live().mappings, 1u);
+  EXPECT_EQ(device.live().reservations, 1u);
 }
 
 TEST(SimMemory, AnAddressComesFreeAgainOnceUnreserved) {
@@ -535,10 +535,10 @@ TEST(SimMemory, EverythingHeldIsCounted) {
   const Address alias = test::map_at_new_address(device, page.handle, 4_MiB);
   const EventHandle event = *device.create_event();
   EXPECT_EQ(device.physical_bytes(), 4_MiB);
-  EXPECT_EQ(device.live_handles(), 1u);
-  EXPECT_EQ(device.live_mappings(), 2u);
-  EXPECT_EQ(device.live_reservations(), 2u);
-  EXPECT_EQ(device.live_events(), 1u);
+  EXPECT_EQ(device.live().handles, 1u);
+  EXPECT_EQ(device.live().mappings, 2u);
+  EXPECT_EQ(device.live().reservations, 2u);
+  EXPECT_EQ(device.live().events, 1u);
   for (const Address address : {page.address, alias}) {
     ASSERT_TRUE(device.unmap(address, 4_MiB).ok());
     ASSERT_TRUE(device.unreserve(address, 4_MiB).ok());
@@ -546,10 +546,10 @@ TEST(SimMemory, EverythingHeldIsCounted) {
   ASSERT_TRUE(device.release(page.handle).ok());
   ASSERT_TRUE(device.destroy_event(event).ok());
   EXPECT_EQ(device.physical_bytes(), 0_B);
-  EXPECT_EQ(device.live_handles(), 0u);
-  EXPECT_EQ(device.live_mappings(), 0u);
-  EXPECT_EQ(device.live_reservations(), 0u);
-  EXPECT_EQ(device.live_events(), 0u);
+  EXPECT_EQ(device.live().handles, 0u);
+  EXPECT_EQ(device.live().mappings, 0u);
+  EXPECT_EQ(device.live().reservations, 0u);
+  EXPECT_EQ(device.live().events, 0u);
 }
 
 TEST(SimThreads, FiguresAddUpOverManyThreads) {

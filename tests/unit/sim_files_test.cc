@@ -121,18 +121,18 @@ TEST_F(SimFiles, HostMemoryIsOfWhole2MiBAndEndsWhereTheHostHasNoMore) {
   EXPECT_GT(two, 0_ns);
   void* const second = *device.allocate_host(4_MiB);
   EXPECT_EQ(device.now() - before, two + two + two) << "by its bytes";
-  EXPECT_EQ(device.host_bytes(), 6_MiB);
+  EXPECT_EQ(device.live().host_bytes, 6_MiB);
   const Result<void*> too_large = device.allocate_host(4_MiB);
   ASSERT_FALSE(too_large.ok());
   EXPECT_EQ(too_large.error().code(), ErrorCode::out_of_memory);
   void* const third = *device.allocate_host(2_MiB);
   for (const Bytes wrong : {2_MiB, 6_MiB}) EXPECT_FALSE(device.free_host(second, wrong).ok());
   EXPECT_FALSE(device.free_host((Address::of(second) + 2_MiB).pointer(), 2_MiB).ok());
-  EXPECT_EQ(device.host_bytes(), 8_MiB);
+  EXPECT_EQ(device.live().host_bytes, 8_MiB);
   ASSERT_TRUE(device.free_host(second, 4_MiB).ok());
   EXPECT_EQ(*device.allocate_host(4_MiB), second) << "where there is room";
   for (void* const memory : {first, third}) EXPECT_TRUE(device.free_host(memory, 2_MiB).ok());
-  EXPECT_EQ(device.host_bytes(), 4_MiB);
+  EXPECT_EQ(device.live().host_bytes, 4_MiB);
 }
 
 TEST_F(SimFiles, CopiesNeedHostMemoryThatIsThereAndDeviceMemoryThatIsMapped) {
@@ -179,13 +179,13 @@ TEST_F(SimFiles, WhatTheBytesHoldIsSaidInAsFewPiecesAsThereAreWrites) {
 }
 
 TEST_F(SimFiles, TheDiskIsFullWhenAFileIsOpenedAndEmptyOnceAllAreClosed) {
-  EXPECT_EQ(device_.file_bytes(), 4_MiB);
+  EXPECT_EQ(device_.live().file_bytes, 4_MiB);
   const Result<std::unique_ptr<SleepFile>> more = device_.files()->open("/folder", 8_MiB);
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().code(), ErrorCode::invalid_input);
   EXPECT_THAT(more.error().message(), HasSubstr("'/folder' has no room"));
   file_.reset();
-  EXPECT_EQ(device_.file_bytes(), 0_B);
+  EXPECT_EQ(device_.live().file_bytes, 0_B);
   EXPECT_TRUE(device_.files()->open("/folder", 8_MiB).ok());
   EXPECT_FALSE(device_.files()->open("/folder", 1_KiB).ok());
 }
@@ -198,7 +198,7 @@ TEST_F(SimFiles, AFileIsOfWhole4KiBAndInAFolderThatHasAName) {
   }
   EXPECT_THAT(device_.files()->open("", 4_KiB).error().message(),
               HasSubstr("the folder has no name"));
-  EXPECT_EQ(device_.file_bytes(), 4_MiB);
+  EXPECT_EQ(device_.live().file_bytes, 4_MiB);
 }
 
 TEST_F(SimFiles, TimeGoesByOnTheHostAsBytesAreWrittenAndRead) {

@@ -71,7 +71,7 @@ class SimGraphs : public testing::Test {
     EXPECT_EQ(graph.error().code(), ErrorCode::capture);
     EXPECT_THAT(graph.error().message(), testing::HasSubstr(why));
     EXPECT_EQ(status(stream), CaptureInfo::Status::none);
-    EXPECT_EQ(device_.live_graphs(), 0u);
+    EXPECT_EQ(device_.live().graphs, 0u);
   }
 
   SimDevice device_;

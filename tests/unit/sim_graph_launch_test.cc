@@ -97,14 +97,14 @@ TEST_F(SimGraphLaunch, AnExecutableOutlivesItsGraph) {
   begin(a_);
   write(a_, 0);
   const GraphHandle graph = end(a_);
-  EXPECT_EQ(device_.live_graphs(), 1u);
+  EXPECT_EQ(device_.live().graphs, 1u);
   const ExecutableHandle executable = instantiate(graph);
-  EXPECT_EQ(device_.live_executables(), 1u);
+  EXPECT_EQ(device_.live().executables, 1u);
   ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  EXPECT_EQ(device_.live_graphs(), 0u);
+  EXPECT_EQ(device_.live().graphs, 0u);
   launch(executable, b_);
   ASSERT_TRUE(device_.destroy_executable(executable).ok());
-  EXPECT_EQ(device_.live_executables(), 0u);
+  EXPECT_EQ(device_.live().executables, 0u);
 }
 
 TEST_F(SimGraphLaunch, HandlesThatAreNotLiveAreRefused) {

@@ -66,7 +66,7 @@ class SleepFaults : public SleepFixture, public testing::WithParamInterface<Faul
     ok(heap_->wake());
     std::uint64_t pages = 0;
     for (const SimPage& page : device_.pages()) pages += page.bytes > 0_B ? 1 : 0;
-    EXPECT_GT(device_.live_mappings(), pages) << "no stitched row was made";
+    EXPECT_GT(device_.live().mappings, pages) << "no stitched row was made";
   }
   void expect_back() {
     EXPECT_EQ(tag(kDefaultTag).state, TagState::awake);
@@ -152,7 +152,7 @@ TEST_F(SleepFixture, AMappingThatCanNeitherBeUsedNorTakenBackIsTriedAgain) {
       device_.fail(DeviceCall::unmap, 1);  // of that mapping, once more
       ok(heap_->sleep());
       EXPECT_EQ(device_.forget_faults(), 0u);
-      EXPECT_EQ(device_.live_mappings(), 0u);
+      EXPECT_EQ(device_.live().mappings, 0u);
       EXPECT_EQ(device_.physical_bytes(), 0_B);
     }
     ok(heap_->wake());

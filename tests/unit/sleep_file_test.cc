@@ -24,7 +24,7 @@ class SleepInFiles : public SleepFixture {
   }
   void expect_awake() {
     for (const TagInfo& info : heap_->tags()) EXPECT_EQ(info.state, TagState::awake) << info.tag;
-    EXPECT_EQ(device_.file_bytes(), 0_B);
+    EXPECT_EQ(device_.live().file_bytes, 0_B);
     expect_sound();
     expect_intact();
   }
@@ -38,10 +38,10 @@ TEST_F(SleepInFiles, EveryByteGoesToTheFileAndComesBack) {
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   EXPECT_GE(slept.copied, 307_MiB);
   EXPECT_EQ(slept.file, round_up(slept.copied, 4_KiB));
-  EXPECT_EQ(device_.file_bytes(), slept.file);
+  EXPECT_EQ(device_.live().file_bytes, slept.file);
   EXPECT_FALSE(slept.through_cache);
   EXPECT_EQ(slept.host, 0_B);
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   EXPECT_EQ(tag(kDefaultTag).state, TagState::asleep);
   EXPECT_EQ(tag(kDefaultTag).file, slept.copied);
   EXPECT_EQ(tag(kDefaultTag).host, 0_B);
@@ -50,7 +50,7 @@ TEST_F(SleepInFiles, EveryByteGoesToTheFileAndComesBack) {
   const SleepReport woke = ok(heap_->wake());
   EXPECT_EQ(woke.copied, slept.copied);
   EXPECT_EQ(woke.file, 0_B);
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_awake();
   free_all();
 }
@@ -88,7 +88,7 @@ TEST_F(SleepInFiles, WhateverTheDiskRefusesAllIsAwakeAsBefore) {
                    std::string(name_of(call)).c_str());
       EXPECT_EQ(device_.forget_faults(), 0u) << name_of(call) << " number " << nth;
       EXPECT_EQ(device_.physical_bytes(), before);
-      EXPECT_EQ(device_.host_bytes(), 0_B);
+      EXPECT_EQ(device_.live().host_bytes, 0_B);
       expect_awake();
       free(written(1_MiB, a_));
       device_.finish();
@@ -122,8 +122,8 @@ TEST_F(SleepInFiles, WhatCannotBeReadStaysInTheFileUntilItCan) {
     device_.fail(DeviceCall::read_file, 7, ErrorCode::invalid_input);
     expect_error(heap_->wake(), ErrorCode::invalid_input, "read_file");
     EXPECT_EQ(tag(kDefaultTag).state, TagState::partly_asleep);
-    EXPECT_GE(device_.file_bytes(), copied);
-    EXPECT_EQ(device_.host_bytes(), 64_MiB) << "the buffers, until a wake has gone through";
+    EXPECT_GE(device_.live().file_bytes, copied);
+    EXPECT_EQ(device_.live().host_bytes, 64_MiB) << "the buffers, until a wake has gone through";
     expect_error(heap_->allocate(1_MiB, a_), ErrorCode::asleep, "");
     expect_sound();
     if (back) {
@@ -135,7 +135,7 @@ TEST_F(SleepInFiles, WhatCannotBeReadStaysInTheFileUntilItCan) {
     }
     ok(heap_->wake());
     expect_awake();
-    EXPECT_EQ(device_.host_bytes(), 0_B);
+    EXPECT_EQ(device_.live().host_bytes, 0_B);
   }
   free_all();
 }
@@ -161,18 +161,18 @@ TEST_F(SleepInFiles, AnImmutableTagIsWrittenOnceAndAgainWhenItChanged) {
   ok(heap_->set_contents("weights", SleepContents::immutable));
   EXPECT_EQ(sleep().copied, 200_MiB);
   ok(heap_->wake());
-  EXPECT_EQ(device_.file_bytes(), 200_MiB);
+  EXPECT_EQ(device_.live().file_bytes, 200_MiB);
   EXPECT_EQ(sleep().copied, 0_B);
   EXPECT_EQ(ok(heap_->wake()).copied, 200_MiB);
   // Also for a sleep that names no folder: the copy that is good stays where it is.
   EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   EXPECT_EQ(ok(heap_->wake()).copied, 200_MiB);
   expect_intact();
   write(weights, 200_MiB, b_);
   ok(heap_->declare_changed("weights"));
   EXPECT_EQ(sleep().copied, 200_MiB);
-  EXPECT_EQ(device_.file_bytes(), 200_MiB) << "the file of before is closed";
+  EXPECT_EQ(device_.live().file_bytes, 200_MiB) << "the file of before is closed";
   ok(heap_->wake());
   expect_intact();
   ok(heap_->set_contents("weights", SleepContents::backup));
@@ -195,7 +195,7 @@ TEST_F(SleepInFiles, ATagInAFileAndOneInHostMemoryWakeEachFromItsOwn) {
   EXPECT_EQ(tag("cache").host, 60_MiB);
   EXPECT_EQ(tag("zeros").file, 0_B);
   ok(heap_->wake({.tags = {"weights"}}));
-  EXPECT_EQ(device_.file_bytes(), 0_B);
+  EXPECT_EQ(device_.live().file_bytes, 0_B);
   ok(heap_->wake());
   expect_awake();
   EXPECT_EQ(device_.contents(Address::of(zeros), 8_MiB).at(0).write, SimContent::kZeros);
@@ -327,7 +327,7 @@ TEST_F(SleepInFiles, BuffersOfCopiesThatNobodyKnowsTheEndOfAreWaitedFor) {
   EXPECT_EQ(device_.forget_faults(), 0u);
   ok(heap_->wake());
   expect_awake();
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   free_all();
 }
 

@@ -28,12 +28,12 @@ class SleepFixture : public testing::Test {
     device_.finish();
     heap_.reset();
     for (const Race& race : device_.races()) ADD_FAILURE() << race.describe();
-    EXPECT_EQ(device_.live_events(), 0u);
-    EXPECT_EQ(device_.live_mappings(), 0u);
-    EXPECT_EQ(device_.live_handles(), 0u);
-    EXPECT_EQ(device_.live_reservations(), 0u);
-    EXPECT_EQ(device_.host_bytes(), 0_B);
-    EXPECT_EQ(device_.file_bytes(), 0_B);
+    EXPECT_EQ(device_.live().events, 0u);
+    EXPECT_EQ(device_.live().mappings, 0u);
+    EXPECT_EQ(device_.live().handles, 0u);
+    EXPECT_EQ(device_.live().reservations, 0u);
+    EXPECT_EQ(device_.live().host_bytes, 0_B);
+    EXPECT_EQ(device_.live().file_bytes, 0_B);
   }
 
   void expect_sound() const { EXPECT_THAT(heap_->validate(), testing::IsEmpty()); }

@@ -34,7 +34,7 @@ TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
   EXPECT_EQ(slept.time, asleep - begun);
   EXPECT_GT(slept.time, 0_ns);
   EXPECT_EQ(device_.physical_bytes(), 0_B);
-  EXPECT_EQ(device_.live_mappings(), 0u);
+  EXPECT_EQ(device_.live().mappings, 0u);
   EXPECT_EQ(heap_->statistics().reserved_bytes.current, 0u);
   EXPECT_EQ(heap_->statistics().live_blocks.current, 102u);
   EXPECT_GE(slept.given_back, 307_MiB);
@@ -46,7 +46,7 @@ TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
   EXPECT_EQ(woke.time, device_.now() - asleep);
   EXPECT_GT(woke.time, 0_ns);
   EXPECT_EQ(tag(kDefaultTag).state, TagState::awake);
-  EXPECT_EQ(device_.host_bytes(), 0_B) << "none is kept that was not asked for";
+  EXPECT_EQ(device_.live().host_bytes, 0_B) << "none is kept that was not asked for";
   expect_intact();
   free_all();
 }
@@ -81,7 +81,7 @@ TEST_F(Sleep, ATagThatIsNamedTwiceSleepsOnce) {
   EXPECT_EQ(ok(heap_->wake({.tags = twice, .keep_host = {}})).copied, slept.copied);
   expect_intact();
   ASSERT_TRUE(heap_->sleep({.tags = twice, .backup_folder = "/a"}).ok());
-  EXPECT_LE(device_.file_bytes(), 400_MiB);
+  EXPECT_LE(device_.live().file_bytes, 400_MiB);
   ASSERT_TRUE(heap_->wake().ok());
   expect_intact();
   free_all();
@@ -174,7 +174,7 @@ TEST_F(Sleep, ContentsAreWhatTheTagSays) {
   ok(heap_->set_contents("cache", SleepContents::discard));
   ok(heap_->set_contents("zeros", SleepContents::zero));
   EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   ok(heap_->wake());
   EXPECT_THAT(device_.contents(Address::of(dropped), 64_MiB), IsEmpty());
   const std::vector<SimContent> zeros = device_.contents(Address::of(zeroed), 64_MiB);
@@ -189,7 +189,7 @@ TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   const SleepOptions immutable{.tags = {"weights"}, .contents = SleepContents::immutable};
   EXPECT_EQ(ok(heap_->sleep(immutable)).copied, 200_MiB);
   ok(heap_->wake());
-  EXPECT_GE(device_.host_bytes(), 200_MiB);
+  EXPECT_GE(device_.live().host_bytes, 200_MiB);
   EXPECT_EQ(ok(heap_->sleep({.tags = {"weights"}})).copied, 0_B);
   EXPECT_EQ(ok(heap_->wake()).copied, 200_MiB);
   expect_intact();
@@ -211,7 +211,7 @@ TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   ok(heap_->set_contents("weights", SleepContents::backup));
   ok(heap_->sleep());
   ok(heap_->wake());
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_intact();
   free_all();
 }
@@ -220,7 +220,7 @@ TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
   written(500_MiB, a_);
   ok(heap_->sleep());
   ok(heap_->wake({.keep_host = 256_MiB}));
-  EXPECT_EQ(device_.host_bytes(), 256_MiB);
+  EXPECT_EQ(device_.live().host_bytes, 256_MiB);
   const std::uint64_t made = device_.calls(DeviceCall::allocate_host);
   ok(heap_->sleep());
   ok(heap_->wake({.keep_host = 1_GiB}));
@@ -229,7 +229,7 @@ TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
   ok(heap_->sleep());
   ok(heap_->wake());
   EXPECT_EQ(device_.calls(DeviceCall::allocate_host), made_again);
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_intact();
   free_all();
 }
@@ -594,7 +594,7 @@ TEST_F(Sleep, SeveralThreadsMakeAndFreeHostMemoryAndAFailureLosesNothing) {
     expect_sound();
     if (nth % 2 == 0) ok(heap_->sleep());
     ok(heap_->wake());
-    EXPECT_EQ(device_.host_bytes(), 0_B);
+    EXPECT_EQ(device_.live().host_bytes, 0_B);
     expect_intact();
   }
   EXPECT_GT(refused, 10u);
@@ -603,7 +603,7 @@ TEST_F(Sleep, SeveralThreadsMakeAndFreeHostMemoryAndAFailureLosesNothing) {
   EXPECT_FALSE(heap_->wake().ok());
   EXPECT_EQ(tag(kDefaultTag).state, TagState::awake) << "the memory is there all the same";
   ok(heap_->wake());
-  EXPECT_EQ(device_.host_bytes(), 0_B);
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_intact();
   free_all();
   expect_sound();
@@ -788,7 +788,7 @@ TEST_F(Sleep, TheResidueSaysWhoHasTheDevicesMemory) {
   const Bytes held = device_.physical_bytes() - 64_MiB;
   expect_residue(held, 64_MiB, 0_B);
   ok(heap_->sleep());
-  expect_residue(0_B, 64_MiB, device_.host_bytes());
+  expect_residue(0_B, 64_MiB, device_.live().host_bytes);
   ok(heap_->wake());
   heap_->on_sleep([] {
     return std::vector<HeldMemory>{{kDefaultTag, 24_MiB, "a library"}, {kDefaultTag, 0_B, "none"}};

@@ -152,6 +152,15 @@ struct SimPage {
   std::uint64_t mappings = 0;
 };
 
+// How much of each kind lives.
+struct SimLive {
+  std::uint64_t handles = 0, mappings = 0, events = 0, reservations = 0, graphs = 0,
+                executables = 0;
+  Bytes host_bytes;  // of allocate_host(), that were not freed
+  Bytes file_bytes;  // of files() that are open
+  friend bool operator==(const SimLive&, const SimLive&) = default;
+};
+
 // Bytes that are of one write: of which, and from which byte of it on. Writes are numbered in the
 // order of their launches, those of a launched graph in the order of capture.
 struct SimContent {
@@ -233,12 +242,7 @@ class SimDevice final : public Device {
   // What is held now; all zero after everything was given back.
   Bytes physical_bytes() const;
   Bytes physical_peak() const;
-  std::uint64_t live_handles() const;
-  std::uint64_t live_mappings() const;
-  std::uint64_t live_events() const;
-  std::uint64_t live_reservations() const;
-  std::uint64_t live_graphs() const;
-  std::uint64_t live_executables() const;
+  SimLive live() const;
 
   // The page table, for checks from outside: what is held, by handle; and what is mapped, usably,
   // at a range of addresses, in order (less than `bytes` in all where some of it is not).
@@ -248,8 +252,6 @@ class SimDevice final : public Device {
   // What the bytes there hold (SimOptions::track_contents): of what was written, and mapped. Copies
   // carry it.
   std::vector<SimContent> contents(Address address, Bytes bytes) const;
-  Bytes host_bytes() const;  // of allocate_host(), that were not freed
-  Bytes file_bytes() const;  // of files() that are open
 
   std::string name() const override;
   const void* context() const override;
