@@ -168,11 +168,11 @@ constexpr std::array kSettings = {
             "has.",
             assign_limit},
     Setting{
-        "WEIR_REUSE", "`wait`, `grow`, `balanced` or `no_wait`", "balanced",
+        "WEIR_REUSE", "`wait`, `balanced` or `no_wait`", "balanced",
         "Whether a request takes free memory whose last use may still be running (`wait`: "
-        "least memory), new memory from the driver (`grow`: fewest waits), or decides by how "
-        "recent the last use is (`balanced`). With `no_wait` no request makes a stream wait for "
-        "another: for kernels that wait for flags of the host or of other GPUs.",
+        "least memory), or decides by how recent the last use is, and takes new memory where a "
+        "little of it avoids a wait (`balanced`). With `no_wait` no request makes a stream wait "
+        "for another: for kernels that wait for flags of the host or of other GPUs.",
         assign_reuse},
     Setting{"WEIR_TRUST", "`told` or `context`", "",
             "What Weir relies on to know who uses a block. `told`: uses on other streams are told, "

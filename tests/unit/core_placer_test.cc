@@ -174,11 +174,10 @@ TEST_F(PlacerTest, RecentlyFreedMemoryOfOtherStreamsIsPassedOver) {
   expect({
       {"|rrrr|####|oooo|", 4_MiB, "run 0-4", {}, {}, Create::may, wait},
       {"|rrrr|####|oooo|", 4_MiB, "run 8-12", {}, {}, Create::may, balanced},
-      {"|rrrr|####|....|", 4_MiB, "run 8-12", {}, {}, Create::may, grow},
+      {"|rrrr|####|....|", 4_MiB, "run 8-12", {}, {}, Create::may, balanced},
       {"|rrrr|####|", 4_MiB, "grow 8-12 behind 0", 12_MiB, {}, Create::may, balanced},
       {"|rrrr|####|", 4_MiB, "run 0-4", 8_MiB, {}, Create::may, balanced},
-      {"|rrrr|####|", 4_MiB, "grow 8-12 behind 0", 8_MiB, {}, Create::may, grow},
-      {"|rrrr|####|", 4_MiB, "run 0-4", {}, 8_MiB, Create::may, grow},
+      {"|rrrr|####|", 4_MiB, "run 0-4", {}, 8_MiB, Create::may, balanced},
       {"|rrrr|####|", 4_MiB, "none", {}, 8_MiB, Create::may, no_wait},
   });
 }
