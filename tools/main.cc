@@ -27,7 +27,7 @@ void understand_help(std::vector<std::string>& arguments) {
   arguments.emplace_back("--help");
 }
 
-// CLI11 takes what follows "--timeline=" for its value, even where that is a file to be read.
+// CLI11 takes what follows "--output=" for its value, even where that is a file to be read.
 std::string empty_option(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     if (argument == "--") break;

@@ -19,7 +19,6 @@
 #include "replay/replay.h"
 #include "replay/report.h"
 #include "replay/rmm_log.h"
-#include "replay/timeline.h"
 #include "replay/trace_reader.h"
 
 namespace weir {
@@ -30,7 +29,6 @@ struct ReplayCommand {
   std::string device = "sim";
   std::string limit;  // empty: none
   ResultOptions result;
-  std::string timeline;  // a file; empty: not wanted
   bool verify = false, quiet = false;
   ReplayOptions options;
 };
@@ -69,7 +67,7 @@ Result<Trace> read_input(const std::string& path) {
 }
 
 Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& command,
-                                 const ReplayLimit& limit, Timeline* timeline) {
+                                 const ReplayLimit& limit) {
   ProgressBar bar(path, !command.quiet);
   const Result<Trace> trace = read_input(path);
   if (!trace.ok()) return trace.error();
@@ -77,20 +75,14 @@ Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& c
   if (!device.ok()) return std::move(device).error();
   ReplayOptions options = command.options;
   options.limit = limit.for_peak(trace->peak_live);
-  options.timeline = timeline;
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
   return replay(*trace, **device, options);
 }
 
 Status check_files_of(const ReplayCommand& command) {
-  std::vector<NamedFile> inputs, outputs = named_outputs(command.result);
+  std::vector<NamedFile> inputs;
   for (const std::string& path : command.traces) inputs.push_back({"TRACE", path});
-  if (command.timeline == "-" && command.result.json == ResultOptions::kInstead &&
-      command.result.output.empty()) {
-    outputs.push_back({"--json", "-"});
-  }
-  if (!command.timeline.empty()) outputs.push_back({"--timeline", command.timeline});
-  return check_names(inputs, outputs);
+  return check_names(inputs, named_outputs(command.result));
 }
 
 // Runs every trace, also after one that failed: each stands for itself. The first failure is what
@@ -107,20 +99,12 @@ ExitCode run(const ReplayCommand& command) {
   }
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return exit_code_of(output.error());
-  std::optional<OutputFile> timeline_file;
-  if (!command.timeline.empty()) {
-    Result<OutputFile> file = OutputFile::open(command.timeline, "");
-    if (!file) return exit_code_of(file.error());
-    timeline_file = *std::move(file);
-  }
-  Timeline timeline;
   std::vector<ReplayOutcome> outcomes;
   ExitCode exit_code = ExitCode::ok;
   for (const std::string& path : command.traces) {
     ReplayOutcome& outcome = outcomes.emplace_back();
     outcome.trace = path;
-    Result<ReplayReport> report =
-        replay_file(path, command, limit, timeline_file ? &timeline : nullptr);
+    Result<ReplayReport> report = replay_file(path, command, limit);
     if (report.ok()) {
       outcome.report = *std::move(report);
     } else {
@@ -140,13 +124,6 @@ ExitCode run(const ReplayCommand& command) {
   };
   if (output->wants_json()) note(output->json(report_json(outcomes)));
   note(output->finish());
-  const bool any_ran = std::any_of(outcomes.begin(), outcomes.end(), [](const ReplayOutcome& each) {
-    return each.report.has_value();
-  });
-  if (timeline_file && any_ran) {  // else an earlier timeline is of more use than an empty one
-    timeline_file->text() = timeline.json();
-    note(timeline_file->commit());
-  }
   return exit_code;
 }
 
@@ -154,7 +131,6 @@ constexpr const char* kReplayFooter = R"(
 Examples:
   weir replay bench/traces/gnn.trace.gz
   weir replay --repeat 3 --limit 1.03x --json bench/traces/*.trace.gz
-  weir replay --timeline gnn.json.gz bench/traces/gnn.trace.gz   (open it at ui.perfetto.dev)
 
 docs/replay.md defines every number, docs/command.md what all commands have in common. Exit codes: 0
 all is well; 1 out of memory under --limit, or a mistake of Weir's was found by --validate, --verify
@@ -202,11 +178,6 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
                          "What memory is made of: pages that Weir maps (the default), or plain "
                          "segments, as of cudaMalloc");
   add_result_options(*replay, command->result);
-  replay
-      ->add_option("--timeline", command->timeline,
-                   "Write a timeline for Perfetto or chrome://tracing (.json or .json.gz)")
-      ->transform(not_empty())
-      ->type_name("FILE");
   replay->add_flag("--validate", command->options.validate,
                    "Check the whole heap after every line of the trace (slow)");
   replay->add_flag("--verify", command->verify,

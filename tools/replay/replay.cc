@@ -39,7 +39,7 @@ class Replay {
                .reuse = options.policy,
                .trust = options.trust,
                .memory = options.memory},
-              sink(options)),
+              options.watcher),
         captures_(device, heap_, options.graph_orders),
         pointers_(trace.blocks.size()) {}
 
@@ -49,11 +49,7 @@ class Replay {
  private:
   using Failure = std::optional<ReplayFailure>;
 
-  static EventSink* sink(const ReplayOptions& options) {
-    if (options.watcher != nullptr) return options.watcher;
-    return options.timeline;
-  }
-  Failure run_pass(unsigned pass);
+  Failure run_pass();
   Failure run_op(const TraceOp& op);
   Failure allocate(const TraceOp& op);
   Failure free(const TraceOp& op);
@@ -107,10 +103,6 @@ Status Replay::open_streams() {
       options_.watcher->on_stream(stream->id,
                                   i < trace_.streams.size() ? trace_.streams[i] : unused++);
     }
-    if (options_.timeline == nullptr) continue;
-    options_.timeline->name_stream(stream->id, i < trace_.streams.size()
-                                                   ? fmt::format("stream {}", trace_.streams[i])
-                                                   : "another stream");
   }
   busy_until_.resize(wanted);
   return {};
@@ -123,7 +115,7 @@ ReplayReport Replay::run() {
   const Result<MemoryInfo> memory_before = device_.memory();
   while (pass_ < options_.passes && !report.failure) {
     ++pass_;
-    report.failure = run_pass(pass_);
+    report.failure = run_pass();
     if (pass_ == options_.passes || report.failure) {
       // Between passes the program does not stop; the heap's end needs all work to be done.
       const Status finished = device_.finish();
@@ -147,9 +139,8 @@ ReplayReport Replay::run() {
   return report;
 }
 
-Replay::Failure Replay::run_pass(unsigned pass) {
+Replay::Failure Replay::run_pass() {
   pass_start_ = device_.device().now();
-  if (Timeline* timeline = options_.timeline) timeline->begin_pass(pass, pass_start_);
   if (ReplayWatcher* watcher = options_.watcher) watcher->on_pass_begin(pass_start_);
   heap_.reset_peaks();
   Failure failure;
@@ -164,7 +155,6 @@ Replay::Failure Replay::run_pass(unsigned pass) {
   if (!failure) failure = free_rest();
   captures_.drop_graphs();
   device_.advance_to(at(trace_.end_us));
-  if (Timeline* timeline = options_.timeline) timeline->end_pass(device_.device().now());
   note_progress();
   return failure;
 }
@@ -231,9 +221,6 @@ Replay::Failure Replay::use_elsewhere(const TraceOp& op, std::uint32_t user, Nan
   busy_until_[user] = start + duration;
   const Status read = device_.read(streams_[user], use(op.target), duration);
   if (!read.ok()) return failed(op.line, read.error());
-  if (options_.timeline != nullptr) {
-    options_.timeline->use(streams_[user].id, trace_.blocks[op.target], start, duration);
-  }
   if (options_.leave_out_fences) return std::nullopt;
   const Status fenced = heap_.fence(pointers_[op.target], streams_[user]);
   return fenced.ok() ? std::nullopt : failed(op.line, fenced.error());
@@ -304,9 +291,7 @@ Replay::Failure Replay::end_capture(std::uint32_t line) {
 
 void Replay::note_phase(const TraceOp& op) {
   const std::string& name = trace_.markers[op.target];
-  const Nanoseconds now = device_.device().now();
-  if (options_.watcher != nullptr) options_.watcher->on_phase(name, now);
-  if (options_.timeline != nullptr) options_.timeline->begin_phase(name, now);
+  if (options_.watcher != nullptr) options_.watcher->on_phase(name, device_.device().now());
 }
 
 void Replay::note_progress() {
@@ -322,9 +307,6 @@ double ReplayReport::ratio(const ReplayFigures& figures) const {
 
 Result<ReplayReport> replay(const Trace& trace, ReplayDevice& device,
                             const ReplayOptions& options) {
-  if (options.timeline != nullptr) {
-    options.timeline->begin_trace(trace.name, device.name(), device.device().now());
-  }
   Replay run(trace, device, options);
   if (Status status = run.open_streams(); !status.ok()) return status.error();
   ReplayReport report = run.run();

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "replay/replay_device.h"
-#include "replay/timeline.h"
 #include "replay/trace.h"
 #include "weir/device_heap.h"
 #include "weir/event.h"
@@ -41,8 +40,7 @@ struct ReplayOptions {
   std::uint64_t graph_orders = 0;  // random orders that each captured graph is run in, simulated
   // Takes no fences: for tests that the checker then finds races.
   bool leave_out_fences = false;
-  Timeline* timeline = nullptr;      // where to note what happened, if anywhere
-  ReplayWatcher* watcher = nullptr;  // instead of a timeline
+  ReplayWatcher* watcher = nullptr;  // who is told what happens, if anybody
   // Called now and then with the operations done and to do in all.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
 };
