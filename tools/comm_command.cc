@@ -31,7 +31,7 @@ std::string home_of_user() {
 // The JSON may not replace what the check has read.
 Status check_files_of(const CheckCommand& command, const Check& check) {
   std::vector<NamedFile> inputs = named_nccl_library();
-  for (const std::string& file : check.settings.files) {
+  for (const std::string& file : check.files) {
     const std::string path = command.root == "/" ? file : command.root + "/" + file;
     inputs.push_back({"the configuration file", path});
   }
@@ -48,21 +48,14 @@ ExitCode run(const CheckCommand& command) {
     complain(fmt::format("--root: {}: you may not read that folder", command.root));
     return ExitCode::cannot_run;
   }
-  const EnvironmentVariables environment = environment_of(environ);
-  const std::string nccl = process_environment().get("WEIR_NCCL_LIBRARY").value_or("libnccl.so.2");
-  // The library of this machine says nothing of another.
-  const bool here = command.root == "/";
-  Check check;
-  check.machine = read_machine(command.root, here ? nccl : "");
-  check.settings = read_settings(command.root, environment, home_of_user());
-  check.findings = examine(check.machine, check.settings);
+  const Check check = check_machine(command.root, environment_of(environ), home_of_user());
   const ExitCode allowed = exit_code_of(check_files_of(command, check));
   if (allowed != ExitCode::ok) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return exit_code_of(output.error());
   const Status written = output->write(check_text(check), [&check] { return check_json(check); });
   if (!written) return exit_code_of(written);
-  return has_error(check.findings) ? ExitCode::answer_is_no : ExitCode::ok;
+  return check.has_error() ? ExitCode::answer_is_no : ExitCode::ok;
 }
 
 constexpr const char* kCommFooter = R"(

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/comm/check_machines.h"
+#include "tests/temporary_folder.h"
 #include "tests/unit/command_fixture.h"
 
 namespace weir {
@@ -24,22 +24,19 @@ class CheckCommand : public test::WeirCommand {
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
   }
-  const test::MachineTree tree_{};
+  const test::TemporaryFolder tree_{};
 };
 
 TEST_F(CheckCommand, ASoundMachineIsZero) {
-  tree_.make_eight_gpus();
-  const test::Finished finished = run("", "--root " + tree_.root());
+  tree_.write("sys/class/infiniband/mlx5_7/ports/1/state", "4: ACTIVE\n");
+  const test::Finished finished = run("", "--root " + tree_.path());
   EXPECT_EQ(finished.code, 0);
   EXPECT_THAT(finished.err, IsEmpty());
-  EXPECT_THAT(finished.out,
-              AllOf(HasSubstr("GPUs            8"), HasSubstr("mlx5_7 port 1: ACTIVE"),
-                    HasSubstr("Findings: 0 errors, 0 warnings, 0 notes")));
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("mlx5_7 port 1: ACTIVE"), HasSubstr("Findings: 0")));
 }
 
 TEST_F(CheckCommand, WarningsAreZeroAndErrorsAreOne) {
-  tree_.make_eight_gpus();
-  const std::string root = "--root " + tree_.root();
+  const std::string root = "--root " + tree_.path();
   EXPECT_EQ(run("NCCL_CUMEM_ENABLE=0", root).code, 0);
   const test::Finished finished = run("NCCL_COMM_BLOCKING=0", root);
   EXPECT_EQ(finished.code, 1);
@@ -47,11 +44,10 @@ TEST_F(CheckCommand, WarningsAreZeroAndErrorsAreOne) {
 }
 
 TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
-  tree_.make_eight_gpus();
-  const std::string root = "--root " + tree_.root();
+  const std::string root = "--root " + tree_.path();
   const test::Finished printed = run("", root + " --json -");
   EXPECT_EQ(printed.code, 0);
-  EXPECT_EQ(nlohmann::json::parse(printed.out)["machine"]["gpus"], 8);
+  EXPECT_EQ(nlohmann::json::parse(printed.out)["weir_comm_check"], 4);
   const test::Finished written = run("", root + " --json " + path("check.json"));
   EXPECT_EQ(written.code, 0);
   EXPECT_THAT(written.out, HasSubstr("Findings"));
@@ -59,30 +55,29 @@ TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
 }
 
 TEST_F(CheckCommand, FilesOfTheRootAreRead) {
-  tree_.make_eight_gpus();
-  tree_.write("/etc/nccl.conf", "NCCL_NET=Socket\nNCCL_CUMEM_ENABLE=0\n");
-  const test::Finished finished = run("", "--root " + tree_.root());
+  tree_.write("etc/nccl.conf", "NCCL_NET=Socket\nNCCL_CUMEM_ENABLE=0\n");
+  const test::Finished finished = run("", "--root " + tree_.path());
   EXPECT_EQ(finished.code, 0);
   EXPECT_THAT(finished.out, AllOf(HasSubstr("read /etc/nccl.conf"), HasSubstr("[cumem_disabled]")));
 }
 
 TEST_F(CheckCommand, ThisMachineCanBeLookedAt) {
-  const test::Finished finished = run("WEIR_NCCL_LIBRARY=" WEIR_FAKE_NCCL, "");
+  const test::Finished finished = run("", "");
   EXPECT_THAT(finished.code, ::testing::AnyOf(0, 1)) << finished.err;  // whatever it has
-  EXPECT_THAT(finished.out, AllOf(HasSubstr("Machine /\n"), HasSubstr("NCCL            2.28.9")));
+  EXPECT_THAT(finished.out, HasSubstr("RDMA ports: "));
 }
 
 TEST_F(CheckCommand, BadCommandLinesAreTwoAndFilesThree) {
   EXPECT_EQ(run("", "--root " + path("none")).code, 3);
   EXPECT_EQ(run("", "--root " + write("file", "x")).code, 3);
   EXPECT_EQ(run("", "--no-such-option").code, 2);
-  EXPECT_EQ(run("", "--root " + tree_.root() + " --json " + path("none/x.json")).code, 3);
+  EXPECT_EQ(run("", "--root " + tree_.path() + " --json " + path("none/x.json")).code, 3);
   EXPECT_EQ(weir("comm").code, 2);
 }
 
 TEST_F(CheckCommand, AnEmptyNameForJsonIsRefused) {
   for (const std::string json : {"--json '' --root ", "--json= --root "}) {
-    const test::Finished finished = run("", json + tree_.root());
+    const test::Finished finished = run("", json + tree_.path());
     EXPECT_EQ(finished.code, 2);
     EXPECT_THAT(finished.err, HasSubstr("--json: the value is empty"));
     EXPECT_THAT(finished.out, IsEmpty());
@@ -91,11 +86,11 @@ TEST_F(CheckCommand, AnEmptyNameForJsonIsRefused) {
 
 TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
-  std::filesystem::permissions(tree_.root(), std::filesystem::perms::none);
-  const test::Finished finished = run("", "--root " + tree_.root());
+  std::filesystem::permissions(tree_.path(), std::filesystem::perms::none);
+  const test::Finished finished = run("", "--root " + tree_.path());
   EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, HasSubstr("may not read"));
-  std::filesystem::permissions(tree_.root(), std::filesystem::perms::owner_all);
+  std::filesystem::permissions(tree_.path(), std::filesystem::perms::owner_all);
 }
 
 }  // namespace

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing that is read is trusted: reads are bounded and do not block, and what is printed is
+// printable. Source of the rules: the NCCL 2.28 user guide, its source, and what users reported
+// (the issue is named where there is one).
+#include "weir/comm/check.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "comm/numbers.h"
+#include "weir/comm/launch.h"
+
+namespace weir {
+namespace {
+
+using enum Severity;
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostRead = 1 << 16;    // bytes of one file
+constexpr std::size_t kMostListed = 4096;     // names of one folder
+constexpr std::size_t kMostNcclValue = 1023;  // bytes that NCCL takes from a file for one value
+constexpr std::size_t kMostShown = 60;        // bytes of a value that are shown
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace(" \t\r\n\v\f\0", 7);
+  const std::size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+struct Text {
+  std::string text;  // without the white space at its ends
+  int error = 0;     // errno; EBADF: it is no regular file
+};
+
+Text read_text(const std::string& path) {
+  // A pipe in place of a file must not be waited for.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (file < 0) return {.error = errno};
+  struct stat status {};
+  std::string text(kMostRead, '\0');
+  Text read;
+  ssize_t size = 0;
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    read.error = EBADF;
+  } else if (size = ::read(file, text.data(), text.size()); size < 0) {
+    read.error = errno;
+  }
+  ::close(file);
+  if (read.error != 0) return read;
+  text.resize(static_cast<std::size_t>(size));
+  return {.text = std::string(trimmed(text))};
+}
+
+// The names in a folder, sorted; empty: none, or no such folder.
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(path, error);
+  for (; !error && entry != std::filesystem::directory_iterator() && names.size() < kMostListed;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+void read_ports(const std::string& root, Check& check) {
+  const std::string devices = root + "/sys/class/infiniband/";
+  for (const std::string& device : names_in(devices)) {
+    for (const std::string& port : names_in(devices + device + "/ports")) {
+      const std::optional<std::uint64_t> number = whole_number(port, 255);
+      if (number.value_or(0) == 0) continue;
+      const std::string path = devices + device + "/ports/" + port;
+      const std::string state = read_text(path + "/state").text;  // "4: ACTIVE"
+      const std::size_t colon = state.find(": ");
+      check.ports.push_back({.device = device,
+                             .number = static_cast<int>(*number),
+                             .state = colon == state.npos ? state : state.substr(colon + 2),
+                             .link_layer = read_text(path + "/link_layer").text});
+    }
+  }
+}
+
+// The variables that matter to NCCL, and those that give a process its rank.
+bool is_relevant(std::string_view name) {
+  constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
+                                          "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
+                                          "WEIR_NCCL_LIBRARY"};
+  return name.starts_with("NCCL_") || is_of_a_launch(name) ||
+         std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
+}
+
+using InForce = std::map<std::string, Setting>;
+
+// As NCCL: no white space is dropped, nothing is quoted, and what is set stays as it is.
+void read_file(const std::string& root, const std::string& path, Check& check, InForce& in_force) {
+  const Text read = read_text(root + path);
+  if (read.error == ENOENT || read.error == ENOTDIR) return;
+  if (read.error != 0) {
+    check.unread.push_back(
+        {path, read.error == EBADF ? "it is no regular file" : std::strerror(read.error)});
+    return;
+  }
+  check.files.push_back(path);
+  std::istringstream text(read.text);
+  for (std::string line; std::getline(text, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    const std::size_t equals = line.find('=');
+    const std::string name = line.substr(0, equals);
+    if (equals == std::string::npos || trimmed(name) != name || !is_relevant(name)) continue;
+    in_force.emplace(name, Setting{name, line.substr(equals + 1, kMostNcclValue), path});
+  }
+}
+
+void read_settings(const std::string& root, const EnvironmentVariables& environment,
+                   const std::string& home, Check& check) {
+  InForce in_force;
+  for (const auto& [name, value] : environment) {
+    if (is_relevant(name)) in_force.emplace(name, Setting{name, value, "environment"});
+  }
+  const auto named = environment.find("NCCL_CONF_FILE");
+  if (named != environment.end() && !named->second.empty()) {
+    const std::string& path = named->second;
+    // Below another root a relative path leads nowhere.
+    if ((path.front() != '/' && !root.empty()) || !exists(root + path)) {
+      check.unread.push_back({path, "there is no such file"});
+    } else {
+      read_file(root, path, check, in_force);
+    }
+  } else if (!home.empty()) {
+    read_file(root, home + "/.nccl.conf", check, in_force);
+  }
+  read_file(root, "/etc/nccl.conf", check, in_force);
+  for (auto& [name, setting] : in_force) check.settings.push_back(std::move(setting));
+}
+
+// "NAME=value", cut where it is long.
+std::string shown(const Setting& setting) {
+  const bool fits = setting.value.size() <= kMostShown;
+  return setting.name + "=" + setting.value.substr(0, kMostShown) + (fits ? "" : "...");
+}
+
+bool is_set(const Check& check, std::string_view name) {
+  return check.number(name).value_or(0) != 0;
+}
+
+bool ib_disabled(const Check& check) {
+  const Setting* network = check.find("NCCL_NET");
+  return is_set(check, "NCCL_IB_DISABLE") ||
+         (network != nullptr && ::strcasecmp(network->value.c_str(), "Socket") == 0);
+}
+
+void configuration_file(Check& check) {
+  for (const Unread& unread : check.unread) {
+    check.findings.push_back({warning, "",
+                              unread.path + ": a configuration file that can't be read",
+                              unread.why + "; NCCL goes on without it, and says nothing.",
+                              "Make it readable, or correct NCCL_CONF_FILE."});
+  }
+}
+
+// NCCL_IB_HCA says which ports are meant to be used: then NCCL's log says what became of them.
+void rdma_port_down(Check& check) {
+  if (ib_disabled(check) || check.find("NCCL_IB_HCA") != nullptr) return;
+  for (const RdmaPort& port : check.ports) {
+    if (port.state == "ACTIVE") continue;
+    check.findings.push_back(
+        {warning, "",
+         port.device + " port " + std::to_string(port.number) +
+             " is not active: " + (port.state.empty() ? "its state is unknown" : port.state),
+         "NCCL leaves it out; where other nodes use theirs, traffic is uneven.",
+         "Check the cable and the switch (InfiniBand: the subnet manager too), or leave the port "
+         "out on all nodes with NCCL_IB_HCA."});
+  }
+}
+
+// Weir refuses it in the environment. Where it stands in a file, Weir sets 0 in the environment,
+// which wins.
+void graph_register(Check& check) {
+  if (!is_set(check, "NCCL_GRAPH_REGISTER")) return;
+  const bool refused = check.find("NCCL_GRAPH_REGISTER")->source == "environment";
+  check.findings.push_back(
+      {refused ? error : warning, "",
+       shown(*check.find("NCCL_GRAPH_REGISTER")) +
+           ": NCCL registers the buffers of captures itself",
+       "It takes the whole physical handle under a buffer, on some ranks and not on others where "
+       "buffers straddle handles; peers keep that memory until the graph is gone. Weir's pools "
+       "move memory between addresses meanwhile.",
+       "Set NCCL_GRAPH_REGISTER=0, and register segments explicitly."});
+}
+
+// A rule adds what it finds, and depends on no other rule.
+struct Rule {
+  std::string_view id;
+  void (*look)(Check&);
+};
+constexpr Rule kRules[] = {
+    {"configuration_file", configuration_file},
+    {"rdma_port_down", rdma_port_down},
+    {"graph_register", graph_register},
+};
+
+// Rules on one variable, as NCCL reads it: zero is wrong, or one, or anything but zero.
+struct SettingRule {
+  std::string_view id, variable;
+  enum class Wrong { zero, one, not_zero } wrong;
+  Severity severity;
+  const char *what, *why, *remedy;
+};
+using enum SettingRule::Wrong;
+constexpr SettingRule kSettingRules[] = {
+    {"cumem_disabled", "NCCL_CUMEM_ENABLE", zero, warning, "memory is shared by cudaIpc calls",
+     "They are not legal in a capture, and segments of Weir's can't be registered.",
+     "Leave it out."},
+    {"launch_order", "NCCL_LAUNCH_ORDER_IMPLICIT", not_zero, note,
+     "captured collectives are slower",
+     "Each waits for the one before in nodes of its own: 5 to 8 us more for each in a graph. And "
+     "threads that use different communicators of a GPU at once are an error.",
+     "Leave it at 0, unless communicators whose ranks use them in different orders wait for each "
+     "other for ever."},
+    {"graph_mixing", "NCCL_GRAPH_MIXING_SUPPORT", zero, warning, "graphs must not overlap",
+     "Two graphs of one communicator at once, or an eager call beside a graph, hang or corrupt "
+     "data. It saves a few nodes of each graph.",
+     "Leave it out, unless graphs are launched one after another, with no eager call between."},
+    {"comm_blocking", "NCCL_COMM_BLOCKING", zero, error, "NCCL's calls return before they are done",
+     "It wins over what a program asks for. Weir refuses to work with it: a capture would end "
+     "without what NCCL launches later.",
+     "Leave it out."},
+    {"launch_blocking", "CUDA_LAUNCH_BLOCKING", not_zero, warning, "the host waits for each kernel",
+     "A collective waits for its peers: where one thread drives several GPUs or communicators, "
+     "that is a deadlock (nccl#750). Nothing overlaps either.",
+     "Leave it out; to find a fault use compute-sanitizer."},
+    {"device_connections", "CUDA_DEVICE_MAX_CONNECTIONS", one, note,
+     "streams share one queue to the GPU",
+     "Kernels start in the order of their launches: a collective that is launched late starts "
+     "late, even on a stream that is idle.",
+     "Wanted where the order of launches is the plan, as in tensor parallelism; else leave it "
+     "out."},
+};
+
+bool is_wrong(const SettingRule& rule, const Check& check) {
+  const std::optional<std::int64_t> value = check.number(rule.variable);
+  return value && (rule.wrong == not_zero ? *value != 0 : *value == (rule.wrong == one ? 1 : 0));
+}
+
+void examine(Check& check) {
+  for (const Rule& rule : kRules) {
+    const std::size_t before = check.findings.size();
+    rule.look(check);
+    for (std::size_t i = before; i < check.findings.size(); ++i) check.findings[i].id = rule.id;
+  }
+  for (const SettingRule& rule : kSettingRules) {
+    if (!is_wrong(rule, check)) continue;
+    check.findings.push_back({rule.severity, std::string(rule.id),
+                              shown(*check.find(rule.variable)) + ": " + rule.what, rule.why,
+                              rule.remedy});
+  }
+  std::stable_sort(check.findings.begin(), check.findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
+}
+
+// One '?' for each byte that is no printable ASCII character.
+std::string line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7F; }, '?');
+  return text + '\n';
+}
+
+}  // namespace
+
+std::vector<std::string_view> rule_ids() {
+  std::vector<std::string_view> ids;
+  for (const Rule& rule : kRules) ids.push_back(rule.id);
+  for (const SettingRule& rule : kSettingRules) ids.push_back(rule.id);
+  return ids;
+}
+
+std::string_view name_of(Severity severity) {
+  constexpr std::string_view kNames[] = {"error", "warning", "note"};
+  return kNames[static_cast<int>(severity)];
+}
+
+EnvironmentVariables environment_of(const char* const* entries) {
+  EnvironmentVariables environment;
+  for (; entries != nullptr && *entries != nullptr; ++entries) {
+    const std::string entry = *entries;
+    const std::size_t equals = entry.find('=');
+    if (equals != std::string::npos) {
+      environment.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+    }
+  }
+  return environment;
+}
+
+const Setting* Check::find(std::string_view name) const {
+  const auto found = std::find_if(settings.begin(), settings.end(),
+                                  [&](const Setting& setting) { return setting.name == name; });
+  return found == settings.end() || found->value.empty() ? nullptr : &*found;
+}
+
+std::optional<std::int64_t> Check::number(std::string_view name) const {
+  const Setting* setting = find(name);
+  if (setting == nullptr) return std::nullopt;
+  return nccl_number_in(setting->value);
+}
+
+bool Check::has_error() const {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.severity == error; });
+}
+
+Check check_machine(const std::string& root, const EnvironmentVariables& environment,
+                    const std::string& home) {
+  const std::string folder = root.substr(0, root.find_last_not_of('/') + 1);  // this one's: ""
+  Check check;
+  read_ports(folder, check);
+  read_settings(folder, environment, home, check);
+  examine(check);
+  return check;
+}
+
+std::string check_text(const Check& check) {
+  std::string text = fmt::format("RDMA ports: {}\n", check.ports.size());
+  for (const RdmaPort& port : check.ports) {
+    text += line(fmt::format("  {} port {}: {}, {}", port.device, port.number,
+                             port.state.empty() ? "unknown" : port.state, port.link_layer));
+  }
+  text += fmt::format("\nSettings in force: {}\n", check.settings.size());
+  for (const std::string& file : check.files) text += line("  read " + file);
+  for (const Setting& setting : check.settings) {
+    text += line(fmt::format("  {} ({})", shown(setting), setting.source));
+  }
+  text += fmt::format("\nFindings: {}\n", check.findings.size());
+  for (const Finding& finding : check.findings) {
+    text +=
+        line(fmt::format("  {:<8} {} [{}]", name_of(finding.severity), finding.what, finding.id));
+    text += line("           why: " + finding.why);
+    text += line("           remedy: " + finding.remedy);
+  }
+  return text;
+}
+
+std::string check_json(const Check& check) {
+  Json ports = Json::array(), settings = Json::array(), unread = Json::array(),
+       findings = Json::array();
+  for (const RdmaPort& port : check.ports) {
+    ports.push_back({{"device", port.device},
+                     {"port", port.number},
+                     {"state", port.state},
+                     {"link_layer", port.link_layer}});
+  }
+  for (const Setting& setting : check.settings) {
+    settings.push_back(
+        {{"name", setting.name}, {"value", setting.value}, {"source", setting.source}});
+  }
+  for (const Unread& one : check.unread) unread.push_back({{"path", one.path}, {"why", one.why}});
+  for (const Finding& finding : check.findings) {
+    findings.push_back({{"severity", name_of(finding.severity)},
+                        {"id", finding.id},
+                        {"what", finding.what},
+                        {"why", finding.why},
+                        {"remedy", finding.remedy}});
+  }
+  const Json all = {{"weir_comm_check", 4},
+                    {"rdma_ports", std::move(ports)},
+                    {"settings", std::move(settings)},
+                    {"settings_files", check.files},
+                    {"settings_unread", std::move(unread)},
+                    {"findings", std::move(findings)}};
+  // What is no UTF-8 in a file or a variable is replaced: it must not end the program.
+  return all.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+}  // namespace weir
