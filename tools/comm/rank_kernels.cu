@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <algorithm>
 #include <string>
-#include <tuple>
-#include <type_traits>
 
 #include "comm/rank_kernels.h"
 
@@ -58,39 +52,14 @@ __global__ void work_kernel(const __grid_constant__ Ranges ranges, Word rounds) 
   if (a + b + c + d < 0) unused = a;  // all are positive
 }
 
-template <class T>
-__device__ T converted(double value) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<long long>(value));  // a product may wrap
-  } else {
-    return static_cast<T>(value);
-  }
+__global__ void fill_kernel(float* at, Word count, Contents contents) {
+  for (Word i = first_index(); i < count; i += all_threads()) at[i] = element_of(contents, i);
 }
 
-template <class T>
-__device__ double number(T value) {
-  if constexpr (sizeof(T) < 4 && !std::is_integral_v<T>) {
-    return static_cast<double>(static_cast<float>(value));
-  } else {
-    return static_cast<double>(value);
-  }
-}
-
-template <class T>
-__global__ void fill_kernel(T* at, Word count, Contents contents) {
-  for (Word i = first_index(); i < count; i += all_threads()) {
-    at[i] = converted<T>(element_of(contents, i));
-  }
-}
-
-template <class T>
-__global__ void check_kernel(const T* at, Word count, Contents contents, Word* wrong) {
+__global__ void check_kernel(const float* at, Word count, Contents contents, Word* wrong) {
   Word found = 0;
   for (Word i = first_index(); i < count; i += all_threads()) {
-    const double expected = number(converted<T>(element_of(contents, i)));
-    const double off = fabs(number(at[i]) - expected);
-    // A NaN is wrong, too.
-    if (!(off <= contents.tolerance * fabs(expected))) ++found;
+    if (at[i] != element_of(contents, i)) ++found;  // a NaN is wrong, too
   }
   if (found > 0) atomicAdd(wrong, found);
 }
@@ -100,22 +69,6 @@ unsigned blocks_for(Word elements) {
       std::clamp<Word>((elements + kThreads - 1) / kThreads, 1, kMostBlocks));
 }
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
-
-// In the order of DataType, each as a pointer.
-using Types = std::tuple<signed char*, unsigned char*, int*, unsigned*, long long*, Word*, __half*,
-                         float*, double*, __nv_bfloat16*, __nv_fp8_e4m3*, __nv_fp8_e5m2*>;
-static_assert(std::tuple_size_v<Types> == kDataTypes);
-
-// Calls `use` with a null pointer to the element type.
-template <std::size_t first = 0, class Use>
-Status with_type(DataType type, Use&& use) {
-  if constexpr (first < kDataTypes) {
-    if (first == static_cast<std::size_t>(type)) return use(std::tuple_element_t<first, Types>());
-    return with_type<first + 1>(type, use);
-  } else {
-    return Error(ErrorCode::invalid_argument, "there is no such type");
-  }
-}
 
 template <class Kernel>
 Status load_one(Kernel* kernel) {
@@ -134,14 +87,8 @@ Status status_of(const char* call, int result) {
 
 Status load() {
   if (Status loaded = load_one(work_kernel); !loaded) return loaded;
-  for (int type = 0; type < kDataTypes; ++type) {
-    Status loaded = with_type(static_cast<DataType>(type), []<class T>(T*) -> Status {
-      if (Status fills = load_one(fill_kernel<T>); !fills) return fills;
-      return load_one(check_kernel<T>);
-    });
-    if (!loaded) return loaded;
-  }
-  return {};
+  if (Status loaded = load_one(fill_kernel); !loaded) return loaded;
+  return load_one(check_kernel);
 }
 
 Status work(Stream stream, std::span<const Touched> touched, std::uint64_t rounds,
@@ -159,11 +106,9 @@ Status work(Stream stream, std::span<const Touched> touched, std::uint64_t round
 
 Status fill(Stream stream, const Piece& piece) {
   if (piece.count == 0) return {};
-  return with_type(piece.type, [&]<class T>(T*) -> Status {
-    fill_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(
-        reinterpret_cast<T*>(piece.at), piece.count, piece.contents);
-    return status_of("launching a kernel that fills", cudaGetLastError());
-  });
+  fill_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(piece.at, piece.count,
+                                                                           piece.contents);
+  return status_of("launching a kernel that fills", cudaGetLastError());
 }
 
 Status spoil(Stream stream, void* at, Bytes bytes) {
@@ -172,11 +117,9 @@ Status spoil(Stream stream, void* at, Bytes bytes) {
 
 Status check(Stream stream, const Piece& piece, unsigned long long* wrong) {
   if (piece.count == 0) return {};
-  return with_type(piece.type, [&]<class T>(T*) -> Status {
-    check_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(
-        reinterpret_cast<const T*>(piece.at), piece.count, piece.contents, wrong);
-    return status_of("launching a kernel that checks", cudaGetLastError());
-  });
+  check_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(piece.at, piece.count,
+                                                                            piece.contents, wrong);
+  return status_of("launching a kernel that checks", cudaGetLastError());
 }
 
 }  // namespace weir::rank_kernels

@@ -40,8 +40,8 @@ class Kernels {
   // Queues work that reads and writes these and takes `duration`. In a capture: a node.
   virtual Status work(Stream stream, std::span<const UsedMemory> reads,
                       std::span<const UsedMemory> writes, Nanoseconds duration) = 0;
-  // Queues work that fills what `operations` read with data that `seed` and the rank decide, and
-  // what they write with something else.
+  // Queues work that fills what `operations`, sums and moves of float32, read with data that `seed`
+  // and the rank decide, and what they write with something else.
   virtual Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) = 0;
   // How many elements that `operations` wrote are not what they should be after fill() with that
   // seed; the host waits. Nothing: this device moves no data, and nobody looked.
