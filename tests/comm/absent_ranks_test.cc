@@ -130,55 +130,6 @@ TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
   ranks_[1]->free(other);
 }
 
-TEST_F(AbsentRanks, OfALaunchAreFoundByTheWatchdog) {
-  create({.timeout = kSecond});
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    Graph graph = captured_sum(rank, pool, kSize);
-    expect_ok(rank.comm->launch(graph, rank.compute));
-    expect_ok(rank.comm->poll());
-    rank.device.advance(kSecond + 1_ms);
-    expect_ok(rank.comm->poll());
-    if (rank.number == 1) return;
-    expect_ok(rank.comm->launch(graph, rank.compute));  // alone
-    expect_ok(rank.comm->poll());
-    rank.device.advance(kSecond + 1_ms);
-    expect_error(rank.comm->poll(), ErrorCode::device, "launch 2 of a graph has not ended");
-  });
-}
-
-TEST_F(AbsentRanks, OfASendAreNamed) {
-  create();
-  Rank& rank = *ranks_[0];
-  void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(rank.comm->send(block, 100, DataType::int8, 1, overlapped(rank.compute)));
-  rank.free(block);
-  expect_error(rank.comm->close(), ErrorCode::device,
-               "operation 1 of communicator 'world' between ranks 0>1, send of 100 B of int8 to "
-               "rank 1, has not ended on rank 0 of 2: rank 1 has not come to it");
-}
-
-TEST_F(AbsentRanks, MakeDestroyOfTheStandInAnError) {
-  const UniqueId id = *ranks_[0]->nccl->unique_id();
-  CommHandle handles[2];
-  on_all([&](Rank& rank) {
-    const Result<CommHandle> made = rank.nccl->init(id, 2, rank.number, {.name = "raw"});
-    expect_ok(made);
-    handles[rank.number] = *made;
-  });
-  Rank& rank = *ranks_[0];
-  void* const block = rank.allocate(kSize, rank.compute);
-  const Operation sum{.send = block, .receive = block, .count = kCount};
-  expect_ok(rank.nccl->enqueue(handles[0], sum, rank.compute));
-  expect_error(rank.nccl->destroy(handles[0]), ErrorCode::device,
-               "destroy: it would wait for ever: operation 1 of communicator 'raw'");
-  expect_ok(rank.nccl->revoke(handles[0]));
-  expect_ok(rank.nccl->destroy(handles[0]));
-  expect_ok(ranks_[1]->nccl->destroy(handles[1]));
-  rank.free(block);
-}
-
 TEST_F(AbsentRanks, AreNotStoodInForByOneThatComesTwice) {
   const UniqueId id = *ranks_[0]->nccl->unique_id();
   std::thread first([&] {
@@ -200,11 +151,6 @@ TEST_F(AbsentRanks, CannotComeUnderAnIdThatServedAlready) {
   expect_error(ranks_[1]->nccl->init(id, 1, 0, {.name = "two"}), ErrorCode::device,
                "under this id already");
   expect_ok(ranks_[0]->nccl->destroy(*made));
-}
-
-TEST_F(AbsentRanks, ThatTheWorldDoesNotHaveAreNone) {
-  EXPECT_EQ(world_.rank(2, ranks_[0]->device), nullptr);
-  EXPECT_EQ(world_.rank(-1, ranks_[0]->device), nullptr);
 }
 
 }  // namespace

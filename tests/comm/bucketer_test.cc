@@ -30,15 +30,6 @@ TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
   EXPECT_EQ(Address::of(buckets.bucket_view(2)).value % kGrain.count, 0u);
 }
 
-TEST_F(Buckets, HoldATensorOfOneByteAndNoneOfNone) {
-  Rank& rank = *ranks_[0];
-  const Result<Bucketer> buckets =
-      Bucketer::create(*rank.comm, sizes({1, 0}), DataType::int8, rank.compute);
-  expect_ok(buckets);
-  EXPECT_NE(buckets->bucket_view(0), nullptr);
-  EXPECT_EQ(buckets->bucket_view(1), nullptr);
-}
-
 TEST_F(Buckets, OfALargeTensorHoldNoOther) {
   Rank& rank = *ranks_[0];
   Bucketer buckets =

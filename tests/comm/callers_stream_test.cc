@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on the caller's stream: what overlapped operations need beside them, these do without.
-#include <barrier>
 #include <thread>
 
 #include "tests/comm/ranks.h"
-#include "weir/comm/registered_pool.h"
 
 namespace weir {
 namespace {
@@ -12,7 +10,6 @@ namespace {
 using test::expect_error;
 using test::expect_ok;
 using test::kCount;
-using test::kSecond;
 using test::kSize;
 using test::Rank;
 
@@ -22,7 +19,7 @@ Result<Work> sum(Communicator& comm, void* block, Where where) {
 
 class OnTheCallersStream : public test::CommRanks {
  protected:
-  explicit OnTheCallersStream(SimWorldOptions options = {}) : CommRanks(2, options) {}
+  OnTheCallersStream() : CommRanks(2) {}
 
   static CaptureScope begin(Rank& rank, GraphPool& pool) {
     Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
@@ -274,79 +271,6 @@ TEST_F(OnTheCallersStream, OperationsAndOverlappedOnesShareACapture) {
   EXPECT_EQ(world_.live_streams(), 4u);  // an eager one and a captured one for each rank
 }
 
-TEST_F(OnTheCallersStream, ACaptureThatTheProgramEndsHoldsTheCommunicator) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    GraphPool graphs(*rank.heap);
-    Result<PoolBinding> binding = graphs.capture([&](Stream stream) {
-      return rank.device.capture_info(stream)->status != CaptureInfo::Status::none;
-    });
-    expect_ok(binding);
-    expect_ok(rank.device.begin_capture(rank.compute, CaptureMode::global));
-    expect_ok(sum(*rank.comm, block, rank.compute));  // nobody has to wait for it
-    const Result<GraphHandle> graph = rank.device.end_capture(rank.compute);
-    expect_ok(graph);
-    binding->close();
-    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
-    expect_ok(rank.device.destroy_graph(*graph));
-    graphs.release_graph();
-    rank.free(block);
-    expect_ok(rank.comm->close());
-  });
-}
-
-TEST_F(OnTheCallersStream, TenThousandCapturesLeaveNothingBehind) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    std::uint64_t events = 0;
-    for (int round = 0; round < 10'000; ++round) {
-      CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kSize, rank.compute);
-      expect_ok(sum(*rank.comm, block, rank.compute));
-      rank.free(block);
-      expect_ok(capture.end());
-      if (round == 1000) events = rank.device.live().events;
-    }
-    EXPECT_EQ(rank.device.live().events, events);
-  });
-  EXPECT_EQ(world_.live_streams(), 2u);  // what prepared each rank
-}
-
-TEST_F(OnTheCallersStream, BlocksOfARegisteredPoolAreFenced) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = kSize});
-    expect_ok(pool);
-    for (int step = 0; step < 4; ++step) {
-      const Result<void*> block = pool->allocate(kSize, rank.side);
-      expect_ok(block);
-      rank.write(rank.side, *block, kSize);
-      expect_ok(rank.heap->order(rank.side, rank.compute));
-      expect_ok(sum(*rank.comm, *block, rank.compute));
-      expect_ok(pool->deallocate(*block));
-      const Result<void*> next = pool->allocate(kSize, rank.side);
-      expect_ok(next);
-      rank.write(rank.side, *next, kSize);  // a race, were the fence left out
-      expect_ok(pool->deallocate(*next));
-    }
-  });
-}
-
-TEST_F(OnTheCallersStream, FailingOperationsEndTheCommunicatorAndMemoryIsWhole) {
-  create();
-  Rank& rank = *ranks_[0];
-  world_.fail(0, NcclCall::enqueue, 1);
-  void* const block = rank.allocate(kSize, rank.compute);
-  expect_error(sum(*rank.comm, block, rank.compute), ErrorCode::device, "made to fail");
-  expect_error(sum(*rank.comm, block, rank.compute), ErrorCode::device, "made to fail");
-  rank.free(block);
-}
-
 // Each thread has a communicator of its own, and begins with another on each rank.
 TEST_F(OnTheCallersStream, ThreadsWithACommunicatorEachMayComeInAnyOrder) {
   create();
@@ -385,57 +309,6 @@ TEST_F(OnTheCallersStream, ThreadsWithACommunicatorEachMayComeInAnyOrder) {
     beside.join();
   });
   on_all([&](Rank& rank) { others.at(static_cast<std::size_t>(rank.number)).reset(); });
-}
-
-class SlowOnTheCallersStream : public OnTheCallersStream {
- protected:
-  SlowOnTheCallersStream()
-      : OnTheCallersStream({.latency = Nanoseconds{400'000'000},
-                            .host_timeout = std::chrono::milliseconds(2000)}) {}
-};
-
-TEST_F(SlowOnTheCallersStream, AQueueDeeperThanTheTimeoutIsNotLate) {
-  create({.timeout = kSecond});
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 5; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
-    rank.free(block);
-    EXPECT_EQ(late_after(rank, 3), std::nullopt);
-  });
-}
-
-TEST_F(SlowOnTheCallersStream, TheOperationThatHangsIsNamedAlone) {
-  create({.timeout = kSecond});
-  world_.hang(0, 3);
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 5; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
-    rank.free(block);
-    const std::optional<double> late = late_after(rank, 4);
-    if (rank.number == 1) return;
-    ASSERT_TRUE(late.has_value());
-    EXPECT_LT(*late, 2.2);  // two of 0.4 s, and the timeout
-    expect_error(rank.comm->status(), ErrorCode::device,
-                 "operation 3, all-reduce of 4.00 MiB of float32 (sum), has not ended in 1.");
-  });
-}
-
-TEST_F(SlowOnTheCallersStream, CloseNamesTheOperationThatHangs) {
-  create();
-  world_.hang(0, 2);
-  std::barrier all_asked(2);
-  on_all([&](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 3; ++i) expect_ok(sum(*rank.comm, block, rank.compute));
-    rank.free(block);
-    all_asked.arrive_and_wait();
-    const Status closed = rank.comm->close();
-    if (rank.number == 0) {
-      expect_error(closed, ErrorCode::device, "operation 2 of communicator 'world'");
-    } else {
-      expect_ok(closed);
-    }
-  });
 }
 
 }  // namespace

@@ -173,44 +173,6 @@ TEST_F(Communicators, AreWatchedByAThreadOfTheirOwn) {
   expect_error(made->status(), ErrorCode::device, "remote process exited");
 }
 
-TEST_F(Communicators, WhoseOperationsEndAreNotLate) {
-  create({.timeout = kSecond});
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int step = 0; step < 100; ++step) {
-      expect_ok(rank.sum(block, kSize, rank.compute));
-      expect_ok(rank.comm->poll());
-      rank.device.advance(Nanoseconds{kSecond.count / 2});
-    }
-    rank.free(block);
-    rank.device.advance(kSecond + kSecond);
-    expect_ok(rank.comm->poll());
-    expect_ok(rank.comm->poll());
-  });
-}
-
-TEST_F(Communicators, NameTheOperationThatHangsAmongMany) {
-  create({.timeout = kSecond});
-  world_.hang(0, 6);
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 5; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
-    expect_ok(rank.comm->poll());
-    rank.device.advance(kSecond);
-    expect_ok(rank.comm->poll());  // those have ended
-    expect_ok(
-        rank.comm->broadcast(block, block, kCount, DataType::int8, 1, overlapped(rank.compute)));
-    for (int i = 0; i < 2; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
-    expect_ok(rank.comm->poll());
-    rank.device.advance(kSecond + 1_ms);
-    if (rank.number == 0) {
-      expect_error(rank.comm->poll(), ErrorCode::device,
-                   "operation 6, broadcast of 1.00 MiB of int8, root 1, has not ended in 1.0 s");
-    }
-    rank.free(block);
-  });
-}
-
 TEST_F(Communicators, SeeALaunchThatHangs) {
   create({.timeout = kSecond});
   prepare();

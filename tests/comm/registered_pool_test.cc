@@ -196,35 +196,6 @@ TEST_F(RegisteredPools, RefuseWhatNoSegmentHasRoomFor) {
   });
 }
 
-TEST_F(RegisteredPools, TakeTheSmallestGapThatHasRoom) {
-  create_pools(16_MiB);
-  on_all([&](Rank& rank) {
-    std::vector<void*> blocks;
-    for (const Bytes bytes : {3_MiB, 1_MiB, 2_MiB, 1_MiB, 4_MiB}) {
-      blocks.push_back(take(rank, bytes, rank.compute));
-    }
-    for (const std::size_t gone : {0, 2, 4}) give(rank, blocks[gone]);
-    EXPECT_EQ(take(rank, 1_MiB, rank.compute), blocks[2]);
-    EXPECT_EQ(take(rank, 3_MiB, rank.compute), blocks[0]);
-    for (const std::size_t left : {0, 1, 2, 3}) give(rank, blocks[left]);
-  });
-}
-
-TEST_F(RegisteredPools, TakeTheFirstOfGapsThatAreAlike) {
-  create_pools(8_MiB, 2);
-  on_all([&](Rank& rank) {
-    std::vector<void*> blocks;
-    for (const Bytes bytes : {2_MiB, 1_MiB, 2_MiB, 3_MiB, 6_MiB, 2_MiB}) {
-      blocks.push_back(take(rank, bytes, rank.compute));
-    }
-    for (const std::size_t gone : {0, 2, 5}) give(rank, blocks[gone]);
-    for (const std::size_t first : {0, 2, 5}) {
-      EXPECT_EQ(take(rank, 2_MiB, rank.compute), blocks[first]);
-    }
-    for (void* const block : blocks) give(rank, block);
-  });
-}
-
 TEST_F(RegisteredPools, OrderWhoeverGetsTheBytesNextOnTheGpu) {
   create_pools();
   on_all([&](Rank& rank) {
@@ -285,24 +256,6 @@ TEST_F(RegisteredPools, AreFencedByCollectives) {
       rank.write(rank.side, next, 48_MiB);  // a race, were the fence left out
       give(rank, next);
     }
-    EXPECT_EQ(host_waits(rank), 0u);
-  });
-}
-
-TEST_F(RegisteredPools, AreFencedByCollectivesThatOnlyReadThem) {
-  create_pools();
-  on_all([&](Rank& rank) {
-    void* const all = rank.allocate(96_MiB, rank.compute);
-    void* const block = take(rank, 48_MiB, rank.compute);
-    rank.write(rank.compute, block, 48_MiB);
-    expect_ok(rank.comm->all_gather(block, all, (48_MiB).count / 4, DataType::float32,
-                                    overlapped(rank.compute)));
-    give(rank, block);
-    void* const next = take(rank, 48_MiB, rank.side);
-    EXPECT_EQ(next, block);
-    rank.write(rank.side, next, 48_MiB);  // a race, were the fence left out
-    give(rank, next);
-    rank.free(all);
     EXPECT_EQ(host_waits(rank), 0u);
   });
 }

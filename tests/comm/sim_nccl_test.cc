@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated NCCL alone: what it refuses, what it connects, what its kernels touch, and what it
-// says of ranks that are missing.
+// The simulated NCCL alone: what it refuses, what it connects, and what it says of ranks that are
+// missing.
 #include "weir/comm/sim_nccl.h"
 
 #include <gmock/gmock.h>
@@ -21,10 +21,7 @@ namespace {
 
 using test::expect_error;
 using test::expect_ok;
-using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 
 constexpr Bytes kBytes = 1_KiB;
 
@@ -156,36 +153,6 @@ TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   EXPECT_EQ(world_->live_communicators(), 0u);
 }
 
-TEST_F(SimNcclRanks, LeaveNothingOfASegmentThatCanNotBeMade) {
-  make(1);
-  SimDevice& device = one().device;
-  const auto held = [&] {
-    return std::vector<std::uint64_t>{device.live().reservations, device.live().handles,
-                                      device.live().mappings, device.physical_bytes().count,
-                                      world_->live_segments()};
-  };
-  const std::vector<std::uint64_t> before = held();
-  for (const DeviceCall call :
-       {DeviceCall::reserve, DeviceCall::create, DeviceCall::map, DeviceCall::set_access}) {
-    device.fail(call, 1);
-    expect_error(one().nccl->allocate_segment(2_MiB), ErrorCode::device,
-                 std::string(name_of(call)));
-    EXPECT_EQ(held(), before) << name_of(call);
-  }
-}
-
-TEST_F(SimNcclRanks, OfACommunicatorThatHasEndedMayDoLittle) {
-  make(1);
-  Nccl& nccl = *one().nccl;
-  const std::byte mine[1] = {};
-  expect_ok(nccl.revoke(one().comm));
-  expect_error(one().enqueue(sum(one())), ErrorCode::device,
-               "enqueue: the communicator was aborted");
-  expect_error(nccl.host_all_gather(one().comm, mine, 1_ms), ErrorCode::device,
-               "host_all_gather: the communicator was aborted");
-  expect_ok(nccl.destroy(one().comm));
-}
-
 TEST_F(SimNcclRanks, ConnectToThePeersOfAnOperationAlone) {
   make(3, {.connects_at_once = false});
   const auto connections_of = [&](One& of, const Operation& operation) {
@@ -214,27 +181,6 @@ TEST_F(SimNcclRanks, ConnectToThePeersOfAnOperationAlone) {
   for (std::size_t rank = 0; rank < 3; ++rank) expect_ok(one(rank).finish());
   EXPECT_EQ(world_->refused_in_captures(), 0u);
   EXPECT_THAT(world_->mismatches(), IsEmpty());
-}
-
-// An operation is a kernel that reads what it sends and writes what it receives.
-TEST_F(SimNcclRanks, RaceWithWorkThatTheirOperationsAreNotOrderedAfter) {
-  make(2);
-  One& sender = one(0);
-  One& receiver = one(1);
-  expect_ok(sender.device.launch(sender.other, Reads(sender.at(), kBytes), 1_us));
-  expect_ok(sender.enqueue(pair(OperationKind::send, sender, 1)));
-  EXPECT_EQ(sender.device.race_count(), 0u);
-  expect_ok(sender.device.launch(sender.other, Writes(sender.at(kBytes), kBytes), 1_us));
-  EXPECT_EQ(sender.device.race_count(), 0u) << "it reads no more than it sends";
-  expect_ok(sender.device.launch(sender.other, Writes(sender.at(kBytes - 1_B), 1_B), 1_us));
-  EXPECT_EQ(sender.device.race_count(), 1u);
-  expect_ok(receiver.enqueue(pair(OperationKind::receive, receiver, 0)));
-  expect_ok(receiver.device.launch(receiver.other, Reads(receiver.at(kBytes), kBytes), 1_us));
-  EXPECT_EQ(receiver.device.race_count(), 0u);
-  expect_ok(receiver.device.launch(receiver.other, Reads(receiver.at(kBytes - 1_B), 1_B), 1_us));
-  EXPECT_EQ(receiver.device.race_count(), 1u);
-  expect_ok(sender.finish());
-  expect_ok(receiver.finish());
 }
 
 class SimNcclRanksThatAreMissing : public SimNcclRanks {
@@ -287,29 +233,6 @@ TEST_F(SimNcclRanksThatAreMissing, OfAPairAreNamed) {
   for (std::size_t rank = 0; rank < 3; ++rank) expect_ok(one(rank).finish());
 }
 
-TEST_F(SimNcclRanksThatAreMissing, AreNoneWhereAnOperationWasMadeToHang) {
-  make(2, kSoon);
-  world_->hang(0, 2);
-  world_->hang(0, 3);
-  for (int i = 0; i < 3; ++i) {
-    for (std::size_t rank = 0; rank < 2; ++rank) {
-      Operation operation = sum(one(rank));
-      if (i == 2) operation.reduction.op = ReduceOp::max;
-      expect_ok(one(rank).enqueue(operation));
-    }
-    if (i > 0) {
-      expect_error(one(0).finish(), ErrorCode::device,
-                   "operation 2 of communicator 'many', all-reduce");
-      expect_error(one(0).finish(), ErrorCode::device, "rank 0 of 2: it was made to hang");
-    } else {
-      expect_ok(one(0).finish());
-    }
-    expect_ok(one(1).finish());
-  }
-  expect_ok(one(0).nccl->revoke(one(0).comm));
-  expect_ok(one(0).finish());
-}
-
 TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheCommunicatorIsAborted) {
   make(3, {.host_timeout = std::chrono::seconds(10)});
   expect_ok(one(0).enqueue(sum(one(0))));
@@ -322,23 +245,6 @@ TEST_F(SimNcclRanksThatAreMissing, AreNotWaitedForOnceTheCommunicatorIsAborted) 
   EXPECT_EQ(world_->live_communicators(), 2u);
   for (const std::size_t rank : {1, 2}) expect_ok(one(rank).nccl->destroy(one(rank).comm));
   EXPECT_EQ(world_->live_communicators(), 0u);
-}
-
-TEST_F(SimNcclRanks, ThatAskForAnotherOperationAreNamedWithItsNumber) {
-  make(2);
-  Operation other = sum(one(1));
-  for (int i = 0; i < 3; ++i) {
-    expect_ok(one(0).enqueue(sum(one(0))));
-    if (i == 2) other.count /= 2;
-    expect_ok(one(1).enqueue(other));
-    EXPECT_EQ(world_->mismatches().size(), i == 2 ? 1u : 0u);
-  }
-  EXPECT_THAT(world_->mismatches(),
-              ElementsAre(testing::AllOf(
-                  testing::StartsWith("operation 3 of communicator "),
-                  HasSubstr("rank 1 asks for all-reduce of 512 B of float32 (sum), rank 0 for "
-                            "all-reduce of 1.00 KiB"),
-                  Not(HasSubstr("captured")))));
 }
 
 }  // namespace

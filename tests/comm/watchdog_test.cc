@@ -21,17 +21,25 @@ class Watched : public test::CommRanks {
  protected:
   Watched() : CommRanks(2, {.latency = kStep}) {}
 
-  static void queue(Rank& rank, int operations) {
+  static void queue(Rank& rank, int operations, bool overlap = true) {
     void* const block = rank.allocate(kTinySize, rank.compute);
-    for (int i = 0; i < operations; ++i) expect_ok(rank.sum(block, kTinySize, rank.compute));
+    const Where where = overlap ? overlapped(rank.compute) : Where(rank.compute);
+    for (int i = 0; i < operations; ++i) {
+      expect_ok(
+          rank.comm->all_reduce(block, block, kTinySize.count / 4, DataType::float32, {}, where));
+    }
     rank.free(block);
   }
 };
 
-TEST_F(Watched, FiveStepsQueuedTogetherMayEachTakeAlmostTheTimeout) {
+// On the communicator's stream, or on the caller's.
+class WatchedOnEither : public Watched, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Streams, WatchedOnEither, testing::Bool());
+
+TEST_P(WatchedOnEither, FiveStepsQueuedTogetherMayEachTakeAlmostTheTimeout) {
   create({.timeout = kSecond});
   on_all([](Rank& rank) {
-    queue(rank, 5);
+    queue(rank, 5, GetParam());
     EXPECT_EQ(late_after(rank, 3), std::nullopt);
     expect_ok(rank.comm->status());
   });
@@ -95,11 +103,11 @@ TEST_F(Watched, TheThreadLooksAsOftenAsItIsToldTo) {
   EXPECT_EQ(looks_in(0_ms, std::chrono::milliseconds(30)), 0u) << "there is no thread";
 }
 
-TEST_F(Watched, TheOneThatHangsIsNamedAloneAmongThoseQueuedWithIt) {
+TEST_P(WatchedOnEither, TheOneThatHangsIsNamedAloneAmongThoseQueuedWithIt) {
   create({.timeout = kSecond});
   world_.hang(0, 3);
   on_all([](Rank& rank) {
-    queue(rank, 5);
+    queue(rank, 5, GetParam());
     const std::optional<double> late = late_after(rank, 4);
     if (rank.number == 1) return;
     ASSERT_TRUE(late.has_value());

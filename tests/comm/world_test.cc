@@ -2,10 +2,7 @@
 // A communicator of the launch in one call; errors of communicators made of others.
 #include <chrono>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "comm/sim/sim_world.h"
 #include "tests/comm/launch_fixture.h"
 #include "tests/comm/ranks.h"
 #include "tests/temporary_folder.h"
@@ -51,24 +48,6 @@ TEST(World, LivesAsLongAsTheLastCommunicatorMadeOfIt) {
   expect_ok(left->all_reduce(*block, *block, 1024, DataType::float32, {}, stream));
   expect_ok(allocator.heap().deallocate(*block));
   expect_ok(left->close());
-}
-
-// The simulated ranks' own: a job agrees some thousand times an hour.
-TEST(World, OfSimulatedRanksForgetsWhereTheyMet) {
-  SimWorld::State state({.ranks = 2});
-  const auto meet = [&](const std::string& key, bool is_id) {
-    std::thread other([&] {
-      EXPECT_TRUE(state.rendezvous(key, 1, 2, "b", std::chrono::seconds(60), is_id).ok());
-    });
-    const auto met = state.rendezvous(key, 0, 2, "a", std::chrono::seconds(60), is_id);
-    other.join();
-    EXPECT_EQ(*met, (std::vector<std::string>{"a", "b"}));
-  };
-  for (int i = 0; i < 10; ++i) meet("agreement " + std::to_string(i), false);
-  EXPECT_TRUE(state.all_rendezvous.empty());
-  meet("an id", true);
-  EXPECT_FALSE(state.rendezvous("an id", 0, 2, "", std::chrono::seconds(60), true).ok())
-      << "an id serves once";
 }
 
 TEST(World, OfALaunchThatIsWrongIsRefusedByItsVariable) {
