@@ -192,33 +192,6 @@ TEST_F(CapturedCollectives, LetTheirBuffersGoAtOnce) {
   });
 }
 
-TEST_F(CapturedCollectives, AndEagerOnesAndSeveralGraphsMayAlternate) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    std::vector<Graph> graphs;
-    void* const eager = rank.allocate(kSize, rank.compute);
-    for (int number = 0; number < 3; ++number) {
-      CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kSize, rank.compute);
-      expect_ok(rank.sum(block, kSize, rank.compute));
-      rank.free(block);
-      Result<Graph> graph = rank.comm->end_capture(capture);
-      expect_ok(graph);
-      graphs.push_back(*std::move(graph));
-      for (Graph& each : graphs) {
-        expect_ok(rank.comm->launch(each, rank.compute));
-        const Result<Work> work = rank.sum(eager, kSize, rank.compute);
-        expect_ok(work);
-        expect_ok(work->wait(rank.compute));
-      }
-    }
-    rank.free(eager);
-    rank.device.finish();
-  });
-}
-
 TEST_F(CapturedCollectives, TakeEagerBlocksWhoseFreeWaitsForTheEnd) {
   create();
   prepare();

@@ -211,22 +211,6 @@ TEST_F(Communicators, WatchWithoutAnyTraceInTheHeap) {
   });
 }
 
-TEST_F(Communicators, MayBePolledWhileOthersCapture) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.side);
-    expect_ok(
-        rank.comm->all_reduce(block, block, kCount, DataType::float32, {}, overlapped(rank.side)));
-    GraphPool pool(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    ASSERT_TRUE(capture.ok());
-    for (int i = 0; i < 100; ++i) expect_ok(rank.comm->poll());
-    expect_ok(capture->end());
-    rank.free(block);
-  });
-}
-
 TEST_F(Communicators, ThatAreAbortedSayWhyAndAreClosed) {
   create();
   on_all([](Rank& rank) {

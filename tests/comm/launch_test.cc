@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/comm/launch_fixture.h"
+#include "weir/comm/sim_nccl.h"
+#include "weir/sim_device.h"
 
 namespace weir {
 namespace {
@@ -219,34 +221,27 @@ TEST(ProcessEnvironment, ReadsWhatItSets) {
   ::unsetenv("A_VARIABLE_OF_LAUNCH_TEST");
 }
 
-TEST(Rendezvous, AtAnAddressGivesEveryRankTheSameIdAndLeavesTheEnvironmentAsItWas) {
-  FakeEnvironment environment(kTorchrun);
-  FakeNccl nccl(environment);
-  const Launch launch = *find_launch(environment);
-  EXPECT_EQ(*rendezvous(nccl, launch, environment), FakeNccl::id_of("10.0.0.1:29501"));
-  EXPECT_EQ(environment.get("NCCL_COMM_ID"), "10.0.0.1:29501");  // NCCL reads it in init()
-  finish_rendezvous(launch, environment);
-  EXPECT_EQ(environment.get("NCCL_COMM_ID"), std::nullopt);
-  EXPECT_EQ(*nccl.unique_id(), FakeNccl::id_of("made"));  // of another communicator
-}
-
-TEST(Rendezvous, KeepsTheAddressThatTheUserSet) {
-  FakeEnvironment environment(kTorchrun + Variables{{"NCCL_COMM_ID", "10.9.9.9:1"}});
-  FakeNccl nccl(environment);
-  const Launch launch = *find_launch(environment);
-  EXPECT_EQ(*rendezvous(nccl, launch, environment), FakeNccl::id_of("10.9.9.9:1"));
-  finish_rendezvous(launch, environment);
-  EXPECT_EQ(environment.get("NCCL_COMM_ID"), "10.9.9.9:1");
-}
-
-TEST(Rendezvous, OfOneRankIsNowhere) {
-  FakeEnvironment environment;
-  FakeNccl nccl(environment);
-  EXPECT_EQ(*rendezvous(nccl, {}, environment), FakeNccl::id_of("made"));
-  finish_rendezvous({}, environment);
-  nccl.fails = true;
-  EXPECT_THAT(rendezvous(nccl, {}, environment).error().message(),
-              HasSubstr("ncclGetUniqueId: no network"));
+// NCCL reads NCCL_COMM_ID in unique_id() and init().
+TEST(Rendezvous, NamesTheAddressMeanwhileAndLeavesTheEnvironmentAsItWas) {
+  SimDevice device;
+  SimWorld world({.ranks = 1});
+  const std::unique_ptr<Nccl> nccl = world.rank(0, device);
+  struct Case {
+    Variables variables;
+    std::optional<std::string> meanwhile, after;
+  };
+  const Case cases[] = {
+      {kTorchrun, "10.0.0.1:29501", {}},
+      {kTorchrun + Variables{{"NCCL_COMM_ID", "10.9.9.9:1"}}, "10.9.9.9:1", "10.9.9.9:1"},
+      {{}, {}, {}}};  // a rank that is alone meets nobody
+  for (const Case& one : cases) {
+    FakeEnvironment environment(one.variables);
+    const Launch launch = *find_launch(environment);
+    EXPECT_TRUE(rendezvous(*nccl, launch, environment).ok());
+    EXPECT_EQ(environment.get("NCCL_COMM_ID"), one.meanwhile);
+    finish_rendezvous(launch, environment);
+    EXPECT_EQ(environment.get("NCCL_COMM_ID"), one.after);
+  }
 }
 
 }  // namespace

@@ -5,8 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <nlohmann/json.hpp>
+
+#include "tests/comm/launch_fixture.h"
 
 namespace weir {
 namespace {
@@ -193,23 +194,9 @@ TEST(ScenarioE, SeesAnOperationThatFailsOrNeverEnds) {
   expect_fails(run_scenario_e(hanging(0, 2), small_models()));
 }
 
-class Variables final : public Environment {
- public:
-  explicit Variables(std::map<std::string, std::string> values) : values_(std::move(values)) {}
-  std::optional<std::string> get(const std::string& name) const override {
-    const auto found = values_.find(name);
-    return found == values_.end() ? std::nullopt : std::optional(found->second);
-  }
-  void set(const std::string& name, const std::string& value) override { values_[name] = value; }
-  void unset(const std::string& name) override { values_.erase(name); }
-
- private:
-  std::map<std::string, std::string> values_;
-};
-
 // There is no telling which GPUs the machine has; but no launch is taken that is broken.
 TEST(CudaRanks, AreOfALaunchThatIsWhole) {
-  Variables broken({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}});
+  FakeEnvironment broken({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}});
   const auto wrong = cuda_ranks(broken, 0);
   ASSERT_FALSE(wrong.ok());
   EXPECT_EQ(wrong.error().code(), ErrorCode::invalid_argument);
@@ -217,7 +204,7 @@ TEST(CudaRanks, AreOfALaunchThatIsWhole) {
 }
 
 TEST(CudaRanks, AreNoMoreThanTheGpus) {
-  Variables alone({});
+  FakeEnvironment alone;
   const auto none = cuda_ranks(alone, 1000);
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(none.error().message(),

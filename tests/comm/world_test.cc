@@ -3,10 +3,10 @@
 #include <chrono>
 #include <string>
 
-#include "tests/comm/launch_fixture.h"
 #include "tests/comm/ranks.h"
 #include "tests/temporary_folder.h"
 #include "weir/allocator.h"
+#include "weir/comm/launch.h"
 
 namespace weir {
 namespace {

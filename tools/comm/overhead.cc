@@ -110,22 +110,20 @@ class OverheadOfRank {
     Row row{.kind = kind, .size = size, .wrong = {}};
     if (Status checked = check(row); !checked) return std::move(checked).error();
     GraphPool pool(rank_.heap);
-    Graph graph;
-    RawGraph raw(rank_.device);
-    if (options_.captured) {
+    Graph graphs[2];  // by Path
+    for (const Path path : kPaths) {
+      if (!options_.captured) break;
       Result<Graph> captured =
-          capture_graph(rank_, pool, CaptureMode::thread_local_, [&] { return queue(Path::weir); });
+          capture_graph(rank_, pool, CaptureMode::thread_local_, [&] { return queue(path); });
       if (!captured) return std::move(captured).error();
-      graph = *std::move(captured);
-      last_ = Work();
-      if (Status made = raw.capture(rank_.compute, [&] { return queue(Path::bare); }); !made) {
-        return std::move(made).error();
-      }
+      graphs[path] = *std::move(captured);
     }
+    if (options_.captured) last_ = Work();
     const auto run = [&](Path path) {
       if (!options_.captured) return queue(path);
-      return path == Path::weir ? rank_.comm.launch(graph, rank_.compute)
-                                : raw.launch(rank_.compute);
+      return path == Path::weir
+                 ? rank_.comm.launch(graphs[path], rank_.compute)
+                 : rank_.device.launch_graph(graphs[path].executable(), rank_.compute);
     };
     if (Status warm = warm_up(run); !warm) return std::move(warm).error();
     if (Status done = take_turns(run, row); !done) return std::move(done).error();
@@ -133,39 +131,6 @@ class OverheadOfRank {
   }
 
  private:
-  // A program's own capture, as without Weir.
-  class RawGraph {
-   public:
-    explicit RawGraph(Device& device) : device_(device) {}
-    ~RawGraph() {
-      if (executable_.value != 0) (void)device_.destroy_executable(executable_);
-      if (graph_.value != 0) (void)device_.destroy_graph(graph_);
-    }
-    RawGraph(const RawGraph&) = delete;
-    RawGraph& operator=(const RawGraph&) = delete;
-    template <class Queue>
-    Status capture(Stream stream, Queue&& queue) {
-      if (Status begun = device_.begin_capture(stream, CaptureMode::thread_local_); !begun) {
-        return begun;
-      }
-      Status all = queue();
-      const Result<GraphHandle> graph = device_.end_capture(stream);
-      if (!graph) return graph.error();
-      graph_ = *graph;
-      if (!all) return all;
-      const Result<ExecutableHandle> executable = device_.instantiate(graph_);
-      if (!executable) return executable.error();
-      executable_ = *executable;
-      return {};
-    }
-    Status launch(Stream stream) { return device_.launch_graph(executable_, stream); }
-
-   private:
-    Device& device_;
-    GraphHandle graph_;
-    ExecutableHandle executable_;
-  };
-
   // One operation through Weir, and whether its result is right.
   Status check(Row& row) {
     if (Status filled = rank_.kernels.fill(rank_.compute, group_, 1); !filled) return filled;
