@@ -79,8 +79,6 @@ void CommState::fail(const Error& why) {
     if (failure_ || closed_) return;
     failure_ = error(why.code(), why.message());
     ended_.store(true, std::memory_order_release);
-    if (!options.aborts) return;
-    revoked_ = true;
     control = control_;
   }
   log(LogLevel::error, status().error().message());
@@ -176,7 +174,6 @@ Status CommState::close() {
   if (!failed) {
     if (const Status ended = finish_in_time([this] { return watchdog_.synchronize(); }); !ended) {
       fail(ended.error());  // so that what goes on is ended
-      failed = true;
       note(error(ended.error().code(), ended.error().message()));
     }
   }
@@ -184,7 +181,6 @@ Status CommState::close() {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
     ended_.store(true, std::memory_order_release);
-    if (failed && !revoked_) revoke(control_);
   }
   await_late();  // they use what goes next
   for (const CommHandle each : {control_, handle}) {

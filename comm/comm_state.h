@@ -157,7 +157,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::atomic<bool> ended_ = false;  // it failed, or was closed
   mutable std::mutex state_mutex_;   // of what follows
   std::optional<Error> failure_;
-  bool revoked_ = false, closed_ = false;
+  bool closed_ = false;
   std::vector<BoundedCall> late_;  // that did not return in time
 
   std::atomic<bool> left_ = false;          // leave() was called

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations inside captures: the first of their kind, forked and joined, in graphs that run.
+// Operations inside captures: forked and joined, in graphs that run. Scenarios A and D have every
+// kind in every mode, as the first of all.
 #include <atomic>
 #include <thread>
 
@@ -39,85 +40,6 @@ class AloneInACapture : public CapturedCollectives {
  protected:
   AloneInACapture() : CapturedCollectives({}, 1) {}
 };
-
-class EveryMode : public CapturedCollectives, public testing::WithParamInterface<CaptureMode> {};
-
-TEST_P(EveryMode, TheFirstOperationEverIsCapturedAndRuns) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool, GetParam());
-    void* const block = rank.allocate(kSize, rank.compute);
-    rank.write(rank.compute, block, kSize);
-    const Result<Work> work = rank.sum(block, kSize, rank.compute);
-    expect_ok(work);
-    EXPECT_TRUE(work->captured());
-    expect_ok(work->wait(rank.compute));
-    rank.read(rank.compute, block, kSize);
-    rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
-    EXPECT_EQ(wrong_reads(rank, *graph), 0u);
-    for (int launch = 0; launch < 3; ++launch) expect_ok(rank.comm->launch(*graph, rank.compute));
-    rank.device.finish();
-  });
-  EXPECT_EQ(world_.refused_in_captures(), 0u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Captures, EveryMode,
-                         testing::Values(CaptureMode::global, CaptureMode::thread_local_,
-                                         CaptureMode::relaxed));
-
-TEST_F(CapturedCollectives, OfEveryKindNeedNoWarmUp) {
-  create();
-  prepare();
-  const std::uint64_t connected = world_.lazy_connections();
-  on_all([](Rank& rank) {
-    for (int kind = 0; kind < kOperationKinds; ++kind) {
-      GraphPool pool(*rank.heap);
-      CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kSize * 4, rank.compute);
-      rank.write(rank.compute, block, kSize * 4);
-      Operation operation{.kind = static_cast<OperationKind>(kind),
-                          .send = block,
-                          .receive = static_cast<std::byte*>(block) + kSize.count * 2,
-                          .count = kCount};
-      // A send has a receive on the other side.
-      if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
-        const bool sends = (operation.kind == OperationKind::send) == (rank.number == 0);
-        operation.kind = sends ? OperationKind::send : OperationKind::receive;
-        operation.peer = 1 - rank.number;
-      }
-      expect_ok(rank.comm->run(operation, overlapped(rank.compute)));
-      rank.free(block);
-      Result<Graph> graph = rank.comm->end_capture(capture);  // joined, though nobody waited
-      expect_ok(graph);
-      expect_ok(rank.comm->launch(*graph, rank.compute));
-      rank.device.finish();
-    }
-  });
-  EXPECT_EQ(world_.lazy_connections(), connected);
-  EXPECT_EQ(world_.refused_in_captures(), 0u);
-}
-
-TEST_F(CapturedCollectives, OfACommunicatorThatIsNotPreparedAreRefusedAndTheCaptureGoesOn) {
-  create();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_error(rank.sum(block, kSize, rank.compute), ErrorCode::capture,
-                 "call prepare() on every rank before the capture begins");
-    rank.write(rank.compute, block, kSize);
-    rank.free(block);
-    Result<Graph> graph = capture.end();
-    expect_ok(graph);
-    expect_ok(graph->launch(rank.compute));
-    rank.device.finish();
-    expect_ok(rank.comm->status());
-  });
-}
 
 class NotConnected : public CapturedCollectives {
  protected:
@@ -292,29 +214,6 @@ TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {
   EXPECT_FALSE(capture.end().ok());
   expect_ok(rank.comm->status());
   expect_ok(rank.device.destroy_event(captured));
-}
-
-TEST_F(CapturedCollectives, ThatOneRankCouldNotCaptureAreLaunchedByNone) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    if (rank.number == 1) rank.device.fail(DeviceCall::instantiate, 1);
-    rank.free(block);
-    const Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_error(graph, ErrorCode::capture, "the capture failed on rank 1");
-  });
-  on_all([](Rank& rank) {  // and all go on
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    expect_ok(rank.comm->end_capture(capture));
-  });
 }
 
 TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {

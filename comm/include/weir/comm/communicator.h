@@ -66,9 +66,6 @@ struct CommunicatorOptions {
   // agree, close. Always real time, and more than zero.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
   bool overlap = false;  // Do all its operations run as those of overlapped() do?
-  // Does the watchdog end the communicator when it finds an error? Otherwise streams may wait
-  // forever.
-  bool aborts = true;
   // How often the watchdog thread looks; zero: there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
 };
