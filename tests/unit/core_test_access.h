@@ -64,7 +64,7 @@ struct TestAccess {
   static Bytes noted_as_held(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return heap.history_.held_;
   }
-  static std::size_t segments(const PlacementCache& cache) { return cache.segments_.size(); }
+  static std::size_t entries(const PlacementCache& cache) { return cache.entries_.size(); }
 
   static Timelines& timelines(DeviceHeap& heap) { return impl(heap).pools.own().timelines(); }
   static auto& all(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS { return timelines.timelines_; }

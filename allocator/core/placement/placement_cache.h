@@ -10,7 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -97,20 +96,19 @@ class RequestHistory {
 
 // The places that requests were given, the first first: in the same state the same one is free.
 //
-// A hash table in segments: a full one is split in two, so that no call moves more than one.
-// Source: Fagin et al. 1979, "Extendible Hashing: A Fast Access Method for Dynamic Files".
-// Self-contained; not thread-safe.
+// A hash table, four times as large once it is half full, up to kMost entries. Self-contained; not
+// thread-safe.
 class PlacementCache {
  public:
   // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
   // for the brief one.
   template <class Usable>
   std::optional<Address> recall(RequestKeys keys, Usable&& usable) {
-    if (directory_.empty()) add_first();
-    Segment& segment = segment_of(keys.brief);
+    noted_ = nullptr;
+    if (entries_.empty()) return std::nullopt;
     std::array<std::uint64_t, kWays> others;  // the first `count`: the brief key's alone
     std::size_t count = 0;
-    Probe probe(segment, keys.brief);
+    Probe probe(entries_, keys.brief);
     for (; !probe.done(); probe.next()) {
       if (!probe.is_keys()) continue;
       const Entry& entry = probe.entry();
@@ -123,7 +121,10 @@ class PlacementCache {
     for (std::size_t i = 0; i < count && !without(Mechanism::brief_key); ++i) {
       if (usable(Address{others[i]})) return Address{others[i]};
     }
-    if (!probe.full()) noted_ = Noted{keys, &probe.place()};
+    if (!probe.full()) {
+      noted_ = &probe.place();
+      noted_for_ = keys;
+    }
     return std::nullopt;
   }
   // A place for these behind those that the brief key has; its last one goes if it has them all.
@@ -137,33 +138,30 @@ class PlacementCache {
     Address at;
   };
   static_assert(sizeof(Entry) == 16);
-  static constexpr std::size_t kSegment = 1 << 8;  // entries
-  static constexpr std::uint32_t kDeepest = 9;     // 512 segments, 2 MiB
-  static constexpr int kWays = 16;                 // of a brief key
+  using Entries = std::vector<Entry>;
+  static constexpr std::size_t kLeast = 1 << 7;
+  static constexpr std::size_t kMost = 1 << 17;  // 2 MiB
+  static constexpr int kWays = 16;               // of a brief key
   static constexpr int kProbes = 64;
 
-  struct Segment {
-    std::uint32_t depth = 0;  // so many leading bits do all its hashes share
-    std::uint32_t filled = 0;
-    std::array<Entry, kSegment> entries{};
-  };
-  static std::uint32_t hash(std::uint32_t brief) {
-    return static_cast<std::uint32_t>(brief * 0x9e3779b97f4a7c15 >> 32);
+  static std::size_t place_of(std::uint32_t brief, std::size_t entries) {
+    return (brief * 0x9e3779b97f4a7c15 >> 32) * entries >> 32;
   }
 
   // Goes through the entries where those of a key are: up to an empty one.
   class Probe {
    public:
-    Probe(Segment& segment, std::uint32_t brief)
-        : entries_(segment.entries.data()),
+    Probe(Entries& entries, std::uint32_t brief)
+        : entries_(entries.data()),
+          last_(entries.size() - 1),
           brief_(brief),
-          at_(hash(brief) % kSegment),
+          at_(place_of(brief, entries.size())),
           place_(at_) {}
     // Nothing of the key's follows.
     bool done() const { return left_ == 0 || ways_ == kWays || entry().at == Address{}; }
     void next() {
       if (is_keys() && ++ways_ == kWays) place_ = at_;
-      at_ = (at_ + 1) % kSegment;
+      at_ = (at_ + 1) & last_;
       --left_;
     }
     // Are all taken, once done, and not by the key?
@@ -176,28 +174,20 @@ class PlacementCache {
 
    private:
     Entry* entries_;
+    std::size_t last_;
     std::uint32_t brief_;
     std::size_t at_, place_;
     int left_ = kProbes, ways_ = 0;
   };
 
-  std::size_t index_of(std::uint32_t brief) const {
-    return static_cast<std::size_t>(std::uint64_t{hash(brief)} << depth_ >> 32);
-  }
-  Segment& segment_of(std::uint32_t brief) { return *directory_[index_of(brief)]; }
-  void add_first();
-  static void put(Segment& segment, Entry& place, Entry entry);
-  void split(Segment& segment, std::uint32_t brief);
+  void grow();
+  void put(Entry& place, Entry entry);
 
-  std::uint32_t depth_ = 0;
-  std::vector<Segment*> directory_;  // by the first `depth_` bits of the hash
-  std::vector<std::unique_ptr<Segment>> segments_;
-  // Where the last recall(), which found nothing, would have one more.
-  struct Noted {
-    RequestKeys keys;
-    Entry* place;
-  };
-  std::optional<Noted> noted_;
+  Entries entries_;
+  std::size_t filled_ = 0;
+  // Where the last recall(), if it found nothing, would have one more; and of which keys it was.
+  Entry* noted_ = nullptr;
+  RequestKeys noted_for_{};
 
   friend struct TestAccess;
 };
