@@ -340,21 +340,5 @@ TEST_F(HeapPointers, APointerThatIsNoLiveBlockIsRefusedAndNothingChanges) {
   EXPECT_FALSE(heap.deallocate(block).ok());
 }
 
-// So that idle pages stay idle, and may go back to the device.
-TEST_F(HeapReuse, ABlockGoesWherePagesAreInUseAnywayThoughAnIdlePageFitsBetter) {
-  DeviceHeap heap(device_);
-  auto* const large = static_cast<std::byte*>(allocate(heap, 10_MiB, a_));
-  void* const between = allocate(heap, 2_MiB, a_);
-  void* const page = allocate(heap, 4_MiB, a_);
-  void* const last = allocate(heap, 2_MiB, a_);
-  free(heap, large);
-  void* const part = allocate(heap, 5_MiB, a_);
-  free(heap, page);
-  auto* const block = static_cast<std::byte*>(allocate(heap, 3584_KiB, a_));
-  EXPECT_TRUE(block >= large && block < large + (10 << 20));
-  EXPECT_EQ(heap.trim().value(), 4_MiB);
-  for (void* const each : {between, last, part, static_cast<void*>(block)}) free(heap, each);
-}
-
 }  // namespace
 }  // namespace weir

@@ -115,9 +115,9 @@ class PlacerTest : public test::TimelinesTest {
         return "segment of " + text(plan.creates);
       case Plan::Way::stitch: {
         std::string pieces = "stitch";
-        for (const Range piece : plan.stitch.front) pieces += " " + text(piece);
-        if (plan.stitch.create > 0_B) pieces += " new " + text(plan.stitch.create);
-        if (plan.stitch.head) pieces += " " + text(*plan.stitch.head);
+        for (const Range piece : plan.stitch->front) pieces += " " + text(piece);
+        if (plan.stitch->create > 0_B) pieces += " new " + text(plan.stitch->create);
+        if (plan.stitch->head) pieces += " " + text(*plan.stitch->head);
         return pieces;
       }
       default:

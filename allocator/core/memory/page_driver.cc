@@ -126,7 +126,6 @@ Result<Range> PageDriver::reserve(Bytes least) {
 Status PageDriver::begin_region(Bytes least) {
   const Result<Range> region = reserve(least);
   if (!region) return region.error();
-  if (tables_.row_begin == Address{}) tables_.row_begin = region->begin;
   // The end is never mapped: two regions, side by side by chance, are two rows.
   tables_.tiles.add_region({region->begin, region->size - rules_.granularity});
   return {};
@@ -381,7 +380,6 @@ Result<Range> PageDriver::add_segment(Request& request) {
 
 void PageDriver::adopt(const Owner& owner, HeldPage segment) {
   const Range home{Address{segment.page.handle.value}, segment.page.size};
-  if (tables_.row_begin == Address{}) tables_.row_begin = home.begin;
   index_.add_region(home);
   regions_.push_back(home);
   tables_.tiles.add_region(home);
@@ -571,7 +569,6 @@ void PageDriver::give_back_addresses() {
     if (!home) tables_.rows.remove_region(region);
     return true;
   });
-  if (regions_.empty()) tables_.row_begin = Address{};
 }
 
 // Gives up idle stitched rows, where the device is done with them. Goes before anything is placed.

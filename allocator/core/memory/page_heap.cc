@@ -150,7 +150,7 @@ Tile* PageHeap::commit(Request& request, const Plan& plan) {
       return claim(request, tables_.tiles.run_around(home), home);
     }
     case Plan::Way::stitch: {
-      Result<StitchedRow*> row = driver_.build(request, plan.stitch);
+      Result<StitchedRow*> row = driver_.build(request, *plan.stitch);
       return row ? claim_row(request, **row) : request.fail(std::move(row).error());
     }
     case Plan::Way::segment:

@@ -36,7 +36,6 @@ struct PageTables {
   Bytes leased;                     // sizes of pages that are not idle, sleeping ones included
   std::size_t absent_mappings = 0;  // mappings that sleeping pages lack
   Bytes absent_bytes;               // sizes of sleeping pages
-  Address row_begin;                // of the home row's first region
   std::uint64_t requests = 0;       // requests for runs so far: the clock of placement
   Bytes peak_used;          // the most bytes in use, as far as that memory was not given back since
   bool keeps_used = false;  // a capture goes on: whatever page is used is kept

@@ -12,16 +12,8 @@ namespace {
 
 using Wait = Reuse::Wait;
 
-// How many runs that fit are weighed; and looked at, where some are avoided.
-constexpr int kWeighed = 3, kRunsLookedAt = 5;
-// What is left over of a run counts so much a byte, up to this share of the request: much left over
-// is as good as any.
-constexpr double kLeftoverWeight = 0.3, kLeftoverShare = 0.3;
-// Low addresses first, so that a repeating program settles.
-constexpr double kAddressWeight = 0.3;
-// In plain memory nothing joins pieces: the best fit, and of equals low addresses.
-constexpr double kSegmentAddressWeight = 0.01;
-
+// Runs that fit which are looked at, where some are avoided.
+constexpr int kRunsLookedAt = 4;
 // More may be held than was ever in use by this share,
 constexpr double kSlack = 0.003;
 // or by so much where recently freed memory is passed over. Streams that communicate, or copy, have
@@ -110,67 +102,26 @@ Plan Placer::remembered(Request& request) {
   return found || !may_wait ? found : waits;
 }
 
-Placer::Ends Placer::activated(const Tile& head, Bytes size) const {
-  const Range idle = tables_.pages.whole_in(head.run_range());
-  if (idle.size == 0_B) return {};
-  const Address low_end = head.begin + size, high = head.run_end() - size;
-  Ends ends;
-  if (low_end > idle.begin) {
-    ends.low = std::min(tables_.pages.at(low_end - kGrain).end(), idle.end()) - idle.begin;
-  }
-  if (high < idle.end()) {
-    ends.high = idle.end() - std::max(tables_.pages.at(high).home, idle.begin);
-  }
-  return ends;
-}
-
-// Weights are in bytes.
+// Small requests go to a run's end, large ones to its start, so that they come to lie apart, and
+// the pages between them stay whole.
 Plan Placer::free_run(Request& request) {
-  Plan best;
-  const Bytes size = request.size;
-  const double bytes = as_double(size);
-  const double most_left = without(Mechanism::leftover_weight) ? 0 : kLeftoverShare * bytes;
-  const double most_for_distance =
-      without(Mechanism::address_weight)
-          ? 0
-          : (rules_.plain ? kSegmentAddressWeight : kAddressWeight) * bytes;
-  const double for_distance = most_for_distance / std::max(as_double(tables_.pages.total()), 1.0);
-  double least = std::numeric_limits<double>::infinity();
-  int weighed = 0, looked_at = 0;
-  tables_.tiles.runs().visit_fitting(size, [&](Tile& head) {
-    const double over = as_double(head.run - size);
-    double weight = rules_.plain ? over : kLeftoverWeight * std::min(over, most_left);
-    Wait wait = Wait::none;
-    Address at = head.begin;
-    if (weight < least) {
-      if (!rules_.plain && head.run >= rules_.granularity &&
-          !without(Mechanism::idle_page_weight)) {
-        const Ends ends = activated(head, size);
-        const bool low = ends.low <= ends.high || head.run == size;
-        if (!low) at = head.run_end() - size;
-        weight += as_double(low ? ends.low : ends.high);
-      }
-      const auto distance = static_cast<std::int64_t>(at.value - tables_.row_begin.value);
-      weight += std::min(for_distance * static_cast<double>(distance < 0 ? -distance : distance),
-                         most_for_distance);
-      if (weight < least) wait = reuse_.wait_needed(request, &head, {at, size});
+  Plan found;
+  int left = kRunsLookedAt;
+  tables_.tiles.runs().visit_fitting(request.size, [&](Tile& head) {
+    const bool at_end = request.size <= kPageMost && !without(Mechanism::two_ends);
+    const Range home{at_end ? head.run_end() - request.size : head.begin, request.size};
+    const Wait wait = reuse_.wait_needed(request, &head, home);
+    if (wait == Wait::none) {
+      found = Plan::in_run(&head, home);
+      return false;
     }
-    if (weight < least && wait != Wait::none) {
-      request.passed_over = true;
-      if (wait == Wait::elsewhere) {
-        request.in_use_elsewhere += reuse_.in_use_elsewhere(request, head);
-      }
-    } else {
-      ++weighed;
-      if (weight < least) {
-        least = weight;
-        best = Plan::in_run(&head, {at, size});
-      }
+    request.passed_over = true;
+    if (wait == Wait::elsewhere) {
+      request.in_use_elsewhere += reuse_.in_use_elsewhere(request, head);
     }
-    return weighed < (without(Mechanism::several_weighed) ? 1 : kWeighed) &&
-           ++looked_at < kRunsLookedAt;
+    return --left > 0;
   });
-  return best;
+  return found;
 }
 
 Plan Placer::longest_free(Request& request) {
@@ -233,7 +184,7 @@ bool Placer::grows_little(const Request& request, Bytes more) const {
   return may_hold(request, more, past_recent ? peak / kRecentShare : 0_B);
 }
 
-bool Placer::grows_beside_used(const Request& request, Bytes more) const {
+bool Placer::grows_beside_used(const Request& request, Bytes more) {
   const Bytes peak = tables_.peak_used, elsewhere = request.in_use_elsewhere;
   return elsewhere > 0_B && elsewhere < request.size * kEnoughElsewhere &&
          request.may_prefer_new() && !without(Mechanism::growth_beside_used) &&
@@ -342,12 +293,12 @@ Plan Placer::stitched(Request& request, Skip&& skip) {
     add(begin, head.run_end());
     return --left > 0;
   });
-  Plan plan{.way = Plan::Way::stitch};
-  plan.stitch = plan_stitch(request.size, free, tables_.pages, rules_.granularity);
-  plan.creates = plan.stitch.create;
-  if (plan.creates > room(request)) return {};
-  if (!plan.stitch.is_one_piece()) return plan;
-  const Range home = plan.stitch.head ? *plan.stitch.head : plan.stitch.front.front();
+  stitch_ = plan_stitch(request.size, free, tables_.pages, rules_.granularity);
+  if (stitch_.create > room(request)) return {};
+  if (!stitch_.is_one_piece()) {
+    return {.way = Plan::Way::stitch, .stitch = &stitch_, .creates = stitch_.create};
+  }
+  const Range home = stitch_.head ? *stitch_.head : stitch_.front.front();
   return Plan::in_run(tables_.tiles.run_around(home), home);
 }
 
@@ -387,7 +338,7 @@ Plan Placer::segment(Request& request) {
   return {.way = Plan::Way::segment, .creates = round_up(request.size, rules_.granularity)};
 }
 
-bool Placer::affords_row(Bytes size) const {
+bool Placer::affords_row(Bytes size) {
   return without(Mechanism::remap_budget) || remaps_.affords(page_sizes(size, size).size() + 2);
 }
 

@@ -60,7 +60,7 @@ class Placer {
   // all need one, the first of them: a repeating program waits where it waited the last time, since
   // otherwise all that follows would have to be placed anew.
   Plan remembered(Request& request);
-  // The lightest of the first few runs that fit and have no recent use.
+  // The first run that fits, of a few, that has no recent use.
   Plan free_run(Request& request);
   // New pages behind the free bytes at the end of the row, or before a hole in it, as far as they
   // cost next to nothing.
@@ -87,15 +87,10 @@ class Placer {
   Plan growth(Request& request);
   bool may_hold(const Request& request, Bytes more, Bytes beside) const;
   bool grows_little(const Request& request, Bytes more) const;
-  bool grows_beside_used(const Request& request, Bytes more) const;
+  bool grows_beside_used(const Request& request, Bytes more);
   template <class Skip>
   Plan stitched(Request& request, Skip&& skip);
-  bool affords_row(Bytes size) const;
-  // How many bytes of idle pages `size` bytes at the run's start, or at its end, would make busy.
-  struct Ends {
-    Bytes low, high;
-  };
-  Ends activated(const Tile& head, Bytes size) const;
+  bool affords_row(Bytes size);
 
   static const std::array<Step, 13> kSteps;
   static const std::array<Step, 6> kPlainSteps;
@@ -106,7 +101,8 @@ class Placer {
   const Budget& budget_;
   PlacementCache placements_;
   RemapBudget remaps_;
-  Bytes limit_;  // of this page heap alone; zero: none
+  StitchPlan stitch_;  // of the last plan for a new row
+  Bytes limit_;        // of this page heap alone; zero: none
 };
 
 }  // namespace weir

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "weir/types.h"
 
@@ -17,13 +18,11 @@ class RemapBudget {
  public:
   // Requests were served. (One that is passed over here for long earns no more than kMost.)
   void earn(std::uint64_t requests, Bytes bytes) {
-    const double work_ns =
-        static_cast<double>(requests) * kRequestNs +
-        static_cast<double>(bytes.count) / static_cast<double>((1_GiB).count) * kNsPerGiB;
-    mappings_ = std::min(mappings_ + work_ns * kShare / kMappingNs, kMost);
+    requests_ += requests;
+    bytes_ += bytes;
   }
-  void spend(std::uint64_t mappings) { mappings_ -= static_cast<double>(mappings); }
-  bool affords(std::uint64_t mappings) const { return mappings_ >= static_cast<double>(mappings); }
+  void spend(std::uint64_t mappings) { mappings_ = saved() - static_cast<double>(mappings); }
+  bool affords(std::uint64_t mappings) { return saved() >= static_cast<double>(mappings); }
 
  private:
   // A mapping of a page that exists takes 20.4 us on an H200 (map 0.4 us, set access 20 us).
@@ -36,7 +35,16 @@ class RemapBudget {
   // Saved up, and there at the start: 25 ms.
   static constexpr double kMost = 1250;
 
+  double saved() {
+    const double work_ns = static_cast<double>(std::exchange(requests_, 0)) * kRequestNs +
+                           static_cast<double>(std::exchange(bytes_, {}).count) /
+                               static_cast<double>((1_GiB).count) * kNsPerGiB;
+    return mappings_ = std::min(mappings_ + work_ns * kShare / kMappingNs, kMost);
+  }
+
   double mappings_ = kMost;
+  std::uint64_t requests_ = 0;  // earned by since, as are the bytes
+  Bytes bytes_;
 };
 
 }  // namespace weir

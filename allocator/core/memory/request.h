@@ -88,10 +88,10 @@ struct Plan {
   Tile* head = nullptr;  // run: its head
   // Run: the bytes to take. Grow: the addresses to map; if they begin at 0, as many anywhere.
   Range home{};
-  Bytes behind;                // grow: free bytes before `home` that the request takes too
-  StitchedRow* row = nullptr;  // row: an idle one
-  StitchPlan stitch{};         // stitch: the pieces of a new one
-  Bytes creates;               // new memory of the device that the plan needs
+  Bytes behind;                        // grow: free bytes before `home` that the request takes too
+  StitchedRow* row = nullptr;          // row: an idle one
+  const StitchPlan* stitch = nullptr;  // stitch: a new one; the placer's, up to its next plan
+  Bytes creates;                       // new memory of the device that the plan needs
 
   explicit operator bool() const { return way != Way::none; }
   static Plan in_run(Tile* head, Range home) {

@@ -55,8 +55,8 @@ class Reuse {
   void collect_needed(Request& request, const Tile& tile, FenceSet& fences);
 
  private:
-  // A cache: up to which point `waiter` runs after `of`, valid while Timelines::learnt() is
-  // `learnt`.
+  // A cache: up to which point `waiter` runs after `of`; perhaps further, once Timelines::learnt()
+  // is not `learnt` any more.
   static constexpr std::size_t kKnown = 64;
   struct Known {
     TimelineId waiter, of;
@@ -68,10 +68,12 @@ class Reuse {
   bool is_past(const Request& request, Fence fence) {
     const TimelineId waiter = request.owner.timeline, of = fence.timeline;
     if (of == waiter) return true;
-    Known& known = known_[of.value % kKnown];
-    const bool knows =
-        known.of == of && known.waiter == waiter && known.learnt == timelines_.learnt();
-    return fence.sequence <= (knows ? known.past : learn(known, waiter, of));
+    Known& known = known_[(of.value * 9 + waiter.value) % kKnown];
+    if (known.of == of && known.waiter == waiter) {
+      if (fence.sequence <= known.past) return true;
+      if (known.learnt == timelines_.learnt()) return false;
+    }
+    return fence.sequence <= learn(known, waiter, of);
   }
   bool is_past(const Request& request, const Tile& tile) {
     if (tile.by != request.owner.timeline && tile.by != Tile::kNobody &&
