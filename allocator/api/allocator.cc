@@ -41,10 +41,8 @@ std::string names_of(const std::vector<std::string>& tags) {
 std::string outcome_of(const char* state, const Result<SleepReport>& report) {
   if (!report.ok()) return fmt::format("not {}: {}", state, report.error().message());
   const auto mib = [](Bytes bytes) { return static_cast<double>(bytes.count) / (1 << 20); };
-  const std::string in_files =
-      report->file > 0_B ? fmt::format(", {:.1f} MiB in files", mib(report->file)) : "";
-  return fmt::format("{}: {:.1f} MiB of the device, {:.1f} MiB copied{}", state,
-                     mib(report->given_back), mib(report->copied), in_files);
+  return fmt::format("{}: {:.1f} MiB of the device, {:.1f} MiB copied", state,
+                     mib(report->given_back), mib(report->copied));
 }
 
 void fence_on(DeviceSlot& slot, std::span<void* const> blocks, void* stream) {

@@ -38,10 +38,9 @@ weir::SleepContents contents_of(int32_t contents) {
   return static_cast<weir::SleepContents>(contents);
 }
 
-// `least`: the size that the structure had when it was first published.
 template <class Given>
-void check_size(const Given& options, const char* name, size_t least = sizeof(Given)) {
-  if (options.size < least) {
+void check_size(const Given& options, const char* name) {
+  if (options.size < sizeof(Given)) {
     invalid(std::string(name) +
             "->size: set it to the size of what it points to, as the _INIT does");
   }
@@ -65,8 +64,6 @@ weir_sleep_report_t to_c(const weir::SleepReport& report) {
   c.host_bytes = report.host.count;
   for (const weir::HeldMemory& one : report.kept) c.kept_bytes += one.bytes.count;
   c.nanoseconds = static_cast<uint64_t>(report.time.count);
-  c.file_bytes = report.file.count;
-  c.through_cache = report.through_cache ? 1 : 0;
   return c;
 }
 
@@ -79,12 +76,15 @@ weir_status_t weir_sleep(weir_allocator_t* allocator, int32_t device,
   return guarded_on(allocator, [&](weir::Allocator& weir) {
     weir::SleepOptions asked;
     if (options != nullptr) {
-      check_size(*options, "options", offsetof(weir_sleep_options_t, backup_folder));
-      asked.tags = names_of(options->tags, options->tags_count);
-      if (options->size >= sizeof(weir_sleep_options_t) && options->backup_folder != nullptr) {
-        asked.backup_folder = options->backup_folder;
-        if (asked.backup_folder.empty()) invalid("backup_folder has no name; null is for none");
+      check_size(*options, "options");
+      // An option that is not known here must not be passed over in silence.
+      if (options->size > sizeof(weir_sleep_options_t)) {
+        invalid(
+            "options->size: the program was built with another weir.h, whose options (such as "
+            "backup_folder) this library has not. Build it with this library's weir.h; copies go "
+            "to host memory");
       }
+      asked.tags = names_of(options->tags, options->tags_count);
       if (options->contents != WEIR_CONTENTS_AS_BEFORE) {
         asked.contents = contents_of(options->contents);
       }
@@ -123,7 +123,6 @@ weir_status_t weir_tag_info(weir_allocator_t* allocator, int32_t device, const c
       c.device_bytes = each.device.count;
       c.asleep_bytes = each.asleep.count;
       c.host_bytes = each.host.count;
-      c.file_bytes = each.file.count;
       return give(c, info, "info");
     }
     invalid("weir_tag_info: there is no tag '" + name + "'");

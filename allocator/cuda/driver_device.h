@@ -16,7 +16,6 @@
 
 #include "cuda/context_work.h"
 #include "cuda/driver.h"
-#include "files/nameless_file.h"
 #include "weir/cuda_device.h"
 
 namespace weir::cuda {
@@ -84,7 +83,6 @@ class DriverDevice final : public CudaDevice {
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
   unsigned host_threads() const override;
-  SleepFiles* files() override { return &files_; }
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;
@@ -158,7 +156,6 @@ class DriverDevice final : public CudaDevice {
   const std::chrono::steady_clock::time_point opened_at_ = std::chrono::steady_clock::now();
   std::mutex copies_mutex_;
   std::array<Stream, 2> copy_streams_;  // guarded by copies_mutex_; by Direction
-  files::SystemFiles files_;
   mutable std::mutex peers_mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // guarded by peers_mutex_; none goes before this does
   // Waits for events of all contexts, so that one event on it stands for them. Guarded by

@@ -266,8 +266,7 @@ SimLive SimDevice::live() const {
           .reservations = impl_->memory.reservations(),
           .graphs = impl_->graphs.graphs(),
           .executables = impl_->graphs.executables(),
-          .host_bytes = impl_->host.held(),
-          .file_bytes = impl_->files.held};
+          .host_bytes = impl_->host.held()};
 }
 
 std::vector<SimPage> SimDevice::pages() const {

@@ -108,7 +108,7 @@ struct SimDevice::Impl {
   // A driver may crash where a call names a stream that was destroyed.
   void note_use(Stream stream) { uses_of_destroyed += streams.is_destroyed(stream) ? 1 : 0; }
 
-  // The host reads or writes memory of allocate_host(), now.
+  // The host reads or writes memory of allocate_host(), now: by freeing it.
   void host_uses(const Access& access);
   // Work that reads or writes the device's bytes, and writes or reads those at `at_host` (null:
   // none); then calls move(contents of a page, offset in it, offset in the copy, size) for each
@@ -126,14 +126,6 @@ struct SimDevice::Impl {
   };
   void add_context() { contexts.push_back({.covers = {sim::ContextIndex(contexts.size())}}); }
 
-  class File;
-  struct Files final : SleepFiles {
-    explicit Files(Impl& of) : impl(of) {}
-    Result<std::unique_ptr<SleepFile>> open(const std::string& folder, Bytes size) override;
-    Impl& impl;
-    Bytes held;  // by files that are open
-  };
-
   mutable std::mutex mutex;
   const SimOptions options;
   std::atomic<std::int64_t> clock = 0;
@@ -144,7 +136,6 @@ struct SimDevice::Impl {
   sim::Captures captures;
   sim::Graphs graphs;
   sim::HostMemory host;
-  Files files{*this};
   std::deque<Context> contexts;  // by number of their device; each stays where it is
   std::uint64_t host_waits = 0;
   std::uint64_t uses_of_destroyed = 0;

@@ -2,22 +2,18 @@
 // weir_sleep: how long sleep and wake take, beside a plain copy from and to pinned memory in the
 // same run.
 //
-// usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N] [--folder FOLDER]
-// With --folder also sleep and wake with a file there, beside the disk's own rate: that of plain
-// writes and reads of the same sizes, by as many threads. (With --sim the disk is simulated too:
-// the folder must exist, and nothing is written there.) One line a figure: name, value, unit, and
-// what it is to be. Exit 1 where bytes were not as before, a call failed or standard output could
-// not be written; 2 for wrong arguments; 77 where there is no GPU and --sim was not asked for.
+// usage: weir_sleep [--sim] [--gib N] [--cycles N] [--small N]
+// One line a figure: name, value, unit, and what it is to be. Exit 1 where bytes were not as
+// before, a call failed or standard output could not be written; 2 for wrong arguments; 77 where
+// there is no GPU and --sim was not asked for.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,7 +27,6 @@ namespace weir::sleep_bench {
 namespace {
 
 constexpr Bytes kSlab = 64_MiB;
-constexpr Bytes kBlock = 16_MiB;  // of a file
 constexpr Bytes kKeepAll{~std::uint64_t{0}};
 
 struct Options {
@@ -39,7 +34,6 @@ struct Options {
   std::uint64_t gib = 32;
   int cycles = 100;
   std::uint64_t small = 200'000;
-  std::string folder;
 };
 
 template <class T>
@@ -74,7 +68,6 @@ class Bench {
   void run() {
     plain_copies();
     backup();
-    if (!options_.folder.empty()) files();
     discard();
     small_blocks();
     graphs();
@@ -162,65 +155,6 @@ class Bench {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (sampled(i)) compare(machine_.digest(blocks[i], each), before[i], "a block");
     }
-    for (void* const block : blocks) ok(heap.deallocate(block));
-  }
-
-  // Blocks of a file, written and read as sleep() and wake() do, and nothing else.
-  std::pair<double, double> plain_files(Bytes size) {
-    const std::unique_ptr<SleepFile> file = ok(device_.files()->open(options_.folder, size));
-    const std::size_t threads = std::min<std::size_t>(device_.host_threads() + 1, 8);
-    std::vector<void*> buffers;
-    for (std::size_t i = 0; i < threads; ++i) buffers.push_back(ok(device_.allocate_host(kBlock)));
-    const auto timed = [&](auto&& move) {
-      const Nanoseconds begun = device_.now();
-      std::atomic<std::uint64_t> next{0};
-      std::vector<std::thread> workers;
-      std::vector<Status> done(threads);
-      for (std::size_t i = 0; i < threads; ++i) {
-        workers.emplace_back([&, i] {
-          for (Bytes at; done[i] && (at = kBlock * next.fetch_add(1)) < size;) {
-            done[i] = move(at, buffers[i]);
-          }
-        });
-      }
-      for (std::thread& worker : workers) worker.join();
-      for (const Status& each : done) ok(each);
-      return begun;
-    };
-    const Nanoseconds written =
-        timed([&](Bytes at, void* buffer) { return file->write(at, buffer, kBlock); });
-    ok(file->sync());
-    const double out = rate(size, device_.now() - written);
-    const Nanoseconds read =
-        timed([&](Bytes at, void* buffer) { return file->read(at, buffer, kBlock); });
-    const double in = rate(size, device_.now() - read);
-    for (void* const buffer : buffers) ok(device_.free_host(buffer, kBlock));
-    say("direct writes, past the page cache", file->direct() ? 1 : 0, "");
-    return {out, in};
-  }
-
-  void files() {
-    const Bytes each = 256_MiB;
-    const auto [out, in] = plain_files(each * options_.gib * 4);
-    say("plain writes to a file", out, "GiB/s");
-    say("plain reads of it", in, "GiB/s");
-    DeviceHeap heap(device_);
-    const Stream stream = machine_.new_stream();
-    std::vector<void*> blocks;
-    for (std::uint64_t i = 0; i < options_.gib * 4; ++i) {
-      blocks.push_back(ok(heap.allocate(each, stream)));
-      machine_.fill(blocks.back(), each, static_cast<unsigned char>(i + 1), stream);
-    }
-    machine_.synchronize();
-    const std::string before = machine_.digest(blocks.back(), each);
-    for (int round = 0; round < 2; ++round) {
-      const SleepReport slept = ok(heap.sleep({.backup_folder = options_.folder}));
-      if (heap.residue().host > 0_B) throw std::runtime_error("host memory is held asleep");
-      const SleepReport woke = ok(heap.wake());
-      say_share("sleep, to a file", slept, out, "of plain writes");
-      say_share("wake, from it", woke, in, "of plain reads");
-    }
-    compare(machine_.digest(blocks.back(), each), before, "a block from a file");
     for (void* const block : blocks) ok(heap.deallocate(block));
   }
 
@@ -344,9 +278,6 @@ int parse_and_run(int argc, char** argv) {
   app.add_option("--small", options.small, "How many blocks of 4 KiB sleep")
       ->transform(whole_number(1, 10'000'000))
       ->capture_default_str();
-  // (The simulated disk would take any name. A command that was tried there is to run on a GPU.)
-  app.add_option("--folder", options.folder, "Also sleep to a file in this folder")
-      ->check(CLI::ExistingDirectory);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/conformance/rig.h"
-#include "tests/temporary_folder.h"
 
 namespace weir::conformance {
 namespace {
@@ -88,51 +87,6 @@ TEST_P(Copies, APartOfTheHostsMemoryIsCopiedToAPartOfAPage) {
   expect_ok(device().release(page));
   expect_ok(device().unreserve(address, size));
   rig().destroy_stream(writer);
-}
-
-TEST_P(Copies, BytesComeBackThroughAFileAndWhereverTheyLieInIt) {
-  const Bytes size = page_size();
-  const Address address = reserve(size);
-  const PhysicalHandle page = create(size);
-  map(address, size, page);
-  void* const host = allocate_host(kHost);
-  const Stream out = stream_of(Device::Direction::to_host);
-  const Stream in = stream_of(Device::Direction::to_device);
-  const Stream writer = rig().new_stream();
-  const test::TemporaryFolder folder;
-  Result<std::unique_ptr<SleepFile>> opened = device().files()->open(folder.path(), kHost + 64_KiB);
-  ASSERT_TRUE(opened.ok()) << opened.error().message();
-  const std::unique_ptr<SleepFile> file = *std::move(opened);
-  EXPECT_TRUE(folder.names().empty()) << "a file without a name";
-  for (const std::uint32_t value : {5U, 6U}) {
-    rig().fill(writer, address, 64_KiB, value);
-    finish(writer);
-    expect_ok(device().copy_to_host(host, address, 64_KiB, out));
-    finish(out);
-    const Bytes offset = value == 5U ? 4_KiB : kHost;
-    expect_ok(file->write(offset, host, 64_KiB));
-  }
-  expect_ok(file->sync());
-  void* const middle = (Address::of(host) + 1_MiB).pointer();
-  expect_ok(file->read(4_KiB, middle, 64_KiB));
-  expect_ok(device().copy_to_device(address, middle, 64_KiB, in));
-  finish(in);
-  rig().expect_filled(address, 64_KiB, 5);
-  expect_ok(file->read(kHost, middle, 64_KiB));
-  expect_ok(device().copy_to_device(address, middle, 64_KiB, in));
-  finish(in);
-  rig().expect_filled(address, 64_KiB, 6);
-  expect_ok(device().free_host(host, kHost));
-  expect_ok(device().unmap(address, size));
-  expect_ok(device().release(page));
-  expect_ok(device().unreserve(address, size));
-  rig().destroy_stream(writer);
-}
-
-TEST_P(Copies, AFolderThatHasNoNameTakesNoFile) {
-  const Result<std::unique_ptr<SleepFile>> file = device().files()->open("", 4_KiB);
-  ASSERT_FALSE(file.ok());
-  EXPECT_EQ(file.error().code(), ErrorCode::invalid_input);
 }
 
 TEST_P(Copies, EachDirectionHasOneStreamOfItsOwn) {

@@ -26,7 +26,7 @@ struct Operation {
     set_limit,      // to `bytes`
     retire,         // `stream`; a new one takes its number
     advance,        // the host is busy for `duration`
-    sleep,          // all memory is given away, its bytes to a file if `write`, until
+    sleep,          // all memory is given away, until
     wake,           // it is had back, with its bytes; launches in between are left out
   };
   static constexpr int kKinds = static_cast<int>(Kind::wake) + 1;

@@ -172,13 +172,13 @@ class Run {
       case Kind::advance:
         return sim_.advance(operation.duration);
       case Kind::sleep:
-        return sleep(operation.write);
+        return sleep();
       case Kind::wake:
         return wake();
     }
   }
 
-  void sleep(bool to_file) {
+  void sleep() {
     if (!is_asleep_) {
       for (auto& [id, block] : blocks_) {
         block.contents = sim_.contents(Address::of(block.pointer), block.bytes);
@@ -186,13 +186,12 @@ class Run {
     }
     oracle_.set_memory(Oracle::Memory::partly_asleep);
     const bool asleep = succeeds("sleep", [&]() -> Status {
-      const Result<SleepReport> slept = heap_->sleep({.backup_folder = to_file ? "/scratch" : ""});
+      const Result<SleepReport> slept = heap_->sleep();
       return slept ? Status{} : Status(slept.error());
     });
     if (!asleep) return;
     is_asleep_ = true;
     ++result_.sleeps;
-    if (sim_.live().file_bytes > 0_B) ++result_.sleeps_in_files;
     oracle_.set_memory(Oracle::Memory::asleep);
   }
 
@@ -213,7 +212,6 @@ class Run {
     if (!awake) return;
     is_asleep_ = false;
     oracle_.set_memory(Oracle::Memory::awake);
-    if (sim_.live().file_bytes > 0_B) complain("awake, and a file is still open");
     for (const auto& [id, block] : blocks_) {
       if (sim_.contents(Address::of(block.pointer), block.bytes) != block.contents) {
         complain("a block woke with other bytes than it had");

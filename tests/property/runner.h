@@ -43,7 +43,7 @@ struct RunResult {
   std::uint64_t out_of_memory = 0;
   std::uint64_t errors = 0;  // of the device, reported by the heap
   std::uint64_t stream_waits = 0, host_waits = 0;
-  std::uint64_t sleeps = 0, sleeps_in_files = 0;
+  std::uint64_t sleeps = 0;
   // Driver calls made before the heap was destroyed.
   std::array<std::uint64_t, kDeviceCalls> calls{};
 };

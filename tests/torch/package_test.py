@@ -190,13 +190,8 @@ class Package(installed.Installed):
             "weir.changed('weights', device=0)\n"
             "print(weir.sleep(device=0)['kept_bytes'], weir.residue(0)['weir_bytes'])\n"
             "weir.wake(device=0)\n"
-            "import pathlib\n"
-            "slept = weir.sleep(device=0, backup_folder=pathlib.Path('/scratch'))\n"
-            "print(slept['file_bytes'] >> 20, slept['through_cache'], slept['host_bytes'],\n"
-            "      weir.tags(device=0)['weights']['file_bytes'] >> 20)\n"
-            "print(weir.wake(device=0)['file_bytes'])\n"
             "for bad in (lambda: weir.sleep('no', device=0), lambda: weir.sleep(contents='gone', device=0),\n"
-            "            lambda: weir.sleep(device=0, backup_folder='')):\n"
+            "            lambda: weir.sleep(device=0, backup_folder='/scratch')):\n"
             "    try:\n"
             "        bad()\n"
             "    except (weir.Problem, ValueError) as problem:\n"
@@ -207,10 +202,9 @@ class Package(installed.Installed):
         lines = printed.splitlines()
         self.assertEqual(lines[:6], ["24 16", "awake asleep asleep discard", "9 True", "16",
                                      "asleep 64", "0 0"])
-        self.assertEqual(lines[6:8], ["32 False 0 16", "0"])
-        self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[8])
-        self.assertIn("contents='gone'", lines[9])
-        self.assertIn("backup_folder has no name", lines[10])
+        self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[6])
+        self.assertIn("contents='gone'", lines[7])
+        self.assertIn("backup_folder: Weir copies to host memory only", lines[8])
 
     def test_torch_memory_savers_interface_pauses_and_resumes(self):
         printed = self.run_code(
@@ -277,7 +271,7 @@ class Package(installed.Installed):
             "    blocks.append(ctypes.c_void_p())\n"
             "    assert library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(blocks[-1])) == 0\n"
             "def states():\n"
-            "    return ' '.join(f'{n}={i[\"state\"]}:{i[\"host_bytes\"] >> 20}:{i[\"file_bytes\"] >> 20}'\n"
+            "    return ' '.join(f'{n}={i[\"state\"]}:{i[\"host_bytes\"] >> 20}'\n"
             "                    for n, i in weir.tags(0).items())\n"
             "try:\n"
             "    weir.torch_memory_saver.install()\n"
@@ -302,45 +296,34 @@ class Package(installed.Installed):
                  "saver.resume(); print(states(), weir.residue(0)['host_bytes'] >> 20)\n"
                  "saver.pause('weights'); print(states()); saver.resume('weights')\n")
         def states(default, weights):
-            return f"default={default} memory_saver, disabled=awake:0:0 memory_saver:weights:backup={weights}"
-        awake, weights = "awake:0:0", "asleep:8:0"
+            return f"default={default} memory_saver, disabled=awake:0 memory_saver:weights:backup={weights}"
+        awake, weights = "awake:0", "asleep:8"
         self.assertEqual(self.saver(cycle), [states(awake, weights), states(awake, awake) + " 0",
                                              states(awake, weights)])
         self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_RETAIN_CPU_BACKUP="true",
                                     TMS_HOOK_MODE="preload", TMS_DISK_BACKUP_CHUNK_MB="64"),
-                         [states("asleep:0:0", weights), states(awake, awake) + " 64",
+                         [states("asleep:0", weights), states(awake, awake) + " 64",
                           states(awake, weights)])
         self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1")[0],
-                         states("asleep:8:0", weights))
-        self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_DISK_BACKUP="1",
-                                    TMS_DISK_BACKUP_DIR="/scratch")[0],
-                         states("asleep:0:8", weights))
+                         states("asleep:8", weights))
 
-    def test_torch_memory_savers_regions_go_to_files(self):
+    def test_a_backup_on_disk_is_refused(self):
         printed = self.saver(
-            "with saver.region('a', enable_disk_backup=True, disk_backup_dir='/there'):\n"
-            "    allocate()\n"
-            "with saver.region('a', enable_disk_backup=True):\n"
-            "    allocate()\n"
-            "saver.pause(); print(states())\n"
-            "saver.resume(); print(states())\n"
             "try:\n"
-            "    with saver.region(enable_cpu_backup=True, enable_disk_backup=True): pass\n"
+            "    with saver.region(enable_disk_backup=True, disk_backup_dir='/there'): pass\n"
             "except ValueError as error:\n"
             "    print(error)\n"
             "saver.retain_cpu_backup = True\n"
             "print(saver.retain_cpu_backup)\n", TMS_DISK_BACKUP_DIR="/scratch")
-        states = "default=awake:0:0 memory_saver:a:disk:/scratch={0} memory_saver:a:disk:/there={0}"
-        self.assertEqual(printed[:2], [states.format("asleep:0:8"), states.format("awake:0:0")])
-        self.assertIn("it is one of them", printed[2])
-        self.assertEqual(printed[3], "True")
+        self.assertIn("enable_cpu_backup=True instead", printed[0])
+        self.assertEqual(printed[1], "True")
+        self.assertIn("TMS_INIT_ENABLE_CPU_BACKUP=1 instead",
+                      self.saver("", TMS_INIT_ENABLE_DISK_BACKUP="1")[0])
 
     def test_torch_memory_savers_other_variables_are_refused_by_name(self):
         for name, value, says in (("TMS_NONSENSE", "1", "TMS_NONSENSE: weir.torch_memory_saver knows no such"),
                                   ("TMS_INIT_ENABLE", "maybe", "TMS_INIT_ENABLE=maybe: it is 1 or 0")):
             self.assertIn(says, self.saver("", **{name: value})[0])
-        self.assertIn("both 1", self.saver("", TMS_INIT_ENABLE_CPU_BACKUP="1",
-                                           TMS_INIT_ENABLE_DISK_BACKUP="1")[0])
 
     def test_vllms_interface_of_a_sleep_mode_backend(self):
         here = str(pathlib.Path(__file__).parent)

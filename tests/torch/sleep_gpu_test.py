@@ -9,7 +9,6 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -272,36 +271,6 @@ class Sleep(unittest.TestCase):
         y.zero_()
         graph.replay()
         self.assertEqual(int(y.min().item()), 11)
-
-    def test_the_bytes_go_to_a_file_and_come_back(self):
-        import weir.torch_memory_saver
-        x = torch.randn(300 * MIB, device="cuda")
-        small = [torch.full((257,), float(i), device="cuda") for i in range(1000)]
-        before = x.sum().item()
-        sample = x[::4096].cpu()
-        saver = weir.torch_memory_saver.torch_memory_saver
-        with tempfile.TemporaryDirectory(dir=os.environ.get("WEIR_TEST_SCRATCH")) as folder:
-            for _ in range(2):
-                slept = weir.sleep(backup_folder=folder)
-                self.assertEqual(held(), 0)
-                self.assertGreaterEqual(slept["file_bytes"], 1200 * MIB)
-                self.assertEqual(slept["host_bytes"], 0)
-                self.assertEqual(os.listdir(folder), [])
-                woke = weir.wake()
-                self.assertEqual(woke["file_bytes"], 0)
-                self.assertEqual(x.sum().item(), before)
-                self.assertTrue(torch.equal(x[::4096].cpu(), sample))
-                self.assertTrue(all((each == i).all().item() for i, each in enumerate(small)))
-            weir.sleep(backup_folder=folder)
-            copy = saver.get_cpu_backup(x)  # out of the file
-            self.assertTrue(torch.equal(copy[::4096], sample))
-            weir.wake()
-            with self.assertRaisesRegex(weir.Problem, "make the folder, or name another"):
-                weir.sleep(backup_folder=os.path.join(folder, "missing"))
-            self.assertEqual(x.sum().item(), before)
-        print(f"to a file: {slept['copied_bytes'] / GIB / slept['seconds']:.2f} GiB/s, from it: "
-              f"{woke['copied_bytes'] / GIB / woke['seconds']:.2f} GiB/s, "
-              f"through the cache: {slept['through_cache']}")
 
     def test_threads_allocate_while_another_sleeps(self):
         stop, served, told, wrong = threading.Event(), [0], [0], []

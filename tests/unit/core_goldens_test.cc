@@ -209,7 +209,6 @@ class Program {
     SleepOptions options;
     options.contents = random_.one_of({SleepContents::backup, SleepContents::discard,
                                        SleepContents::zero, SleepContents::immutable});
-    if (random_.chance(40)) options.backup_folder = "/a";
     note(call([&] { return heap_.sleep(options); }));
     const auto wakes = [&] { return heap_.wake({.tags = {}, .keep_host = 32_MiB}); };
     for (Result<SleepReport> woken = call(wakes);; woken = call(wakes)) {
@@ -219,8 +218,8 @@ class Program {
   }
   void note(const Result<SleepReport>& report) {
     if (!report) return;
-    digest_.add({report->given_back.count, report->copied.count, report->copies, report->host.count,
-                 report->file.count});
+    digest_.add(
+        {report->given_back.count, report->copied.count, report->copies, report->host.count});
   }
 
   // Calls the heap, and notes what came of it.

@@ -75,7 +75,7 @@ std::vector<Program> programs() {
                  .numbers = {{"--gib", "from 1 to 1024", {"0", "1025", "1.5"}},
                              {"--cycles", "from 1 to 1000000", {"0", "1000001", "1.5"}},
                              {"--small", "from 1 to 10000000", {"0", "10000001", "1.5"}}},
-                 .others = {"--sim", "--folder"}});
+                 .others = {"--sim"}});
 #endif
 #ifdef WEIR_GRAPH_POOL
   all.push_back({.path = WEIR_GRAPH_POOL,
@@ -192,16 +192,6 @@ TEST(ProgramOptions, InstructionsCountsPairsOnlyOfANumberOfThem) {
   }
   EXPECT_EQ(run(WEIR_INSTRUCTIONS " hot_pair/512B 1").code, 0);
 }
-
-#ifdef WEIR_SLEEP
-TEST(ProgramOptions, SleepTakesOnlyAFolderThatExists) {
-  for (const char* const folder : {"/none/such", "/dev/null", "''", "--cycles"}) {
-    const Finished finished = run(std::string(WEIR_SLEEP " --sim --gib 1 --folder ") + folder);
-    EXPECT_EQ(finished.code, 2) << folder << "\n" << finished.text;
-    EXPECT_THAT(finished.text, HasSubstr("--folder")) << folder;
-  }
-}
-#endif
 
 #ifdef WEIR_SOAK
 TEST(ProgramOptions, TheSoakFindsNoLeakInLessThanThreeSeconds) {

@@ -73,20 +73,6 @@ class SimFaults : public testing::TestWithParam<int> {
       case DeviceCall::fill_with_zeros:
         return device_.fill_with_zeros(page_.address, page_.size, stream_);
       default:
-        return make_with_files();
-    }
-  }
-  Status make_with_files() {
-    switch (call()) {
-      case DeviceCall::open_file:
-        return status_of(device_.files()->open("/folder", 2_MiB));
-      case DeviceCall::write_file:
-        return file().write(0_B, host_memory(), page_.size);
-      case DeviceCall::read_file:
-        return file().read(0_B, host_memory(), page_.size);
-      case DeviceCall::sync_file:
-        return file().sync();
-      default:
         return make_with_events();
     }
   }
@@ -191,10 +177,6 @@ class SimFaults : public testing::TestWithParam<int> {
     if (done.ok()) host_memory_ = nullptr;
     return done;
   }
-  SleepFile& file() {
-    if (file_ == nullptr) file_ = *device_.files()->open("/folder", page_.size);
-    return *file_;
-  }
   Status release_one() {
     if (prepared_handle_.value == 0) prepared_handle_ = *device_.create(2_MiB);
     Status done = device_.release(prepared_handle_);
@@ -209,7 +191,6 @@ class SimFaults : public testing::TestWithParam<int> {
   const EventHandle event_ = *device_.create_event();
   Address prepared_;
   void* host_memory_ = nullptr;
-  std::unique_ptr<SleepFile> file_;
   PhysicalHandle prepared_handle_;
   GraphHandle graph_;
   ExecutableHandle executable_;

@@ -25,23 +25,10 @@ constexpr std::array kCalls{
     DeviceCall::capture_info,   DeviceCall::memory_info,
     DeviceCall::destroy_event,  DeviceCall::unreserve,
 };
-constexpr std::array kFileCalls{
-    DeviceCall::open_file,
-    DeviceCall::write_file,
-    DeviceCall::read_file,
-    DeviceCall::sync_file,
-};
-
-// A call, and the folder whose file the copies go to; null: to host memory.
-using FaultAndFolder = std::pair<DeviceCall, const char*>;
-
-class SleepFaults : public SleepFixture, public testing::WithParamInterface<FaultAndFolder> {
+class SleepFaults : public SleepFixture, public testing::WithParamInterface<DeviceCall> {
  protected:
-  static DeviceCall tested() { return GetParam().first; }
-  Result<SleepReport> sleep() {
-    const char* const folder = GetParam().second;
-    return heap_->sleep({.backup_folder = folder == nullptr ? "" : folder});
-  }
+  static DeviceCall tested() { return GetParam(); }
+  Result<SleepReport> sleep() { return heap_->sleep(); }
   // Blocks of every kind: many pages, stitched rows, small ones, a tag, zeros, and a graph.
   void build() {
     heap_->set_limit(600_MiB);
@@ -161,23 +148,8 @@ TEST_F(SleepFixture, AMappingThatCanNeitherBeUsedNorTakenBackIsTriedAgain) {
   free_all();
 }
 
-std::vector<FaultAndFolder> each_fault() {
-  std::vector<FaultAndFolder> all;
-  for (const DeviceCall call : kCalls) {
-    for (const char* const folder : {static_cast<const char*>(nullptr), "/scratch"}) {
-      all.emplace_back(call, folder);
-    }
-  }
-  for (const DeviceCall call : kFileCalls) all.emplace_back(call, "/scratch");
-  return all;
-}
-
-std::string name_of_fault(const testing::TestParamInfo<FaultAndFolder>& tested) {
-  const auto& [call, folder] = tested.param;
-  return std::string(name_of(call)) + (folder != nullptr ? "_in_a_file" : "");
-}
-
-INSTANTIATE_TEST_SUITE_P(EveryCall, SleepFaults, testing::ValuesIn(each_fault()), name_of_fault);
+INSTANTIATE_TEST_SUITE_P(EveryCall, SleepFaults, testing::ValuesIn(kCalls),
+                         [](const auto& tested) { return std::string(name_of(tested.param)); });
 
 }  // namespace
 }  // namespace weir::test

@@ -33,7 +33,6 @@ class SleepFixture : public testing::Test {
     EXPECT_EQ(device_.live().handles, 0u);
     EXPECT_EQ(device_.live().reservations, 0u);
     EXPECT_EQ(device_.live().host_bytes, 0_B);
-    EXPECT_EQ(device_.live().file_bytes, 0_B);
   }
 
   void expect_sound() const { EXPECT_THAT(heap_->validate(), testing::IsEmpty()); }

@@ -80,10 +80,6 @@ TEST_F(Sleep, ATagThatIsNamedTwiceSleepsOnce) {
   EXPECT_LE(slept.given_back, 360_MiB);
   EXPECT_EQ(ok(heap_->wake({.tags = twice, .keep_host = {}})).copied, slept.copied);
   expect_intact();
-  ASSERT_TRUE(heap_->sleep({.tags = twice, .backup_folder = "/a"}).ok());
-  EXPECT_LE(device_.live().file_bytes, 400_MiB);
-  ASSERT_TRUE(heap_->wake().ok());
-  expect_intact();
   free_all();
 }
 
@@ -676,8 +672,8 @@ TEST_F(Sleep, TheCopyOfABlockThatSleepsCanBeRead) {
 }
 
 // By a device whose host memory has bytes: a block in pieces is read piece by piece, each where it
-// is at home, in host memory and in files.
-class HostBytesDevice final : public ForwardingDevice, private SleepFiles {
+// is at home.
+class HostBytesDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   Result<void*> allocate_host(Bytes size) override {
@@ -691,29 +687,6 @@ class HostBytesDevice final : public ForwardingDevice, private SleepFiles {
     return {};
   }
   Status copy_to_device(Address, const void*, Bytes, Stream) override { return {}; }
-  SleepFiles* files() override { return this; }
-
- private:
-  class File final : public SleepFile {
-   public:
-    explicit File(Bytes size) : bytes_(size.count) {}
-    Status write(Bytes offset, const void* from, Bytes size) override {
-      std::memcpy(bytes_.data() + offset.count, from, size.count);
-      return {};
-    }
-    Status read(Bytes offset, void* to, Bytes size) override {
-      std::memcpy(to, bytes_.data() + offset.count, size.count);
-      return {};
-    }
-    Status sync() override { return {}; }
-    bool direct() const override { return true; }
-
-   private:
-    std::vector<char> bytes_;
-  };
-  Result<std::unique_ptr<SleepFile>> open(const std::string&, Bytes size) override {
-    return std::unique_ptr<SleepFile>(std::make_unique<File>(size));
-  }
 };
 
 TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {
@@ -729,34 +702,29 @@ TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {
   // In the order of its addresses, and where else they are mapped: at home.
   const std::vector<Segment> pieces = device_.translate(Address::of(block), kSize);
   ASSERT_GT(pieces.size(), 1u) << "no stitched row was made";
-  for (const char* const folder : {"", "/scratch"}) {
-    ok(heap_->sleep({.backup_folder = folder}));
-    const Bytes skip = 8_KiB, size = kSize - 16_KiB;
-    std::vector<std::uint64_t> words(size.count / 8);
-    const void* const from = (Address::of(block) + skip).pointer();
-    ok(heap_->read_asleep(from, size, words.data()));
-    Bytes sum;
-    for (const HostPart& part : ok(heap_->host_copy(from, size))) {
-      EXPECT_EQ(part.offset, sum);
-      if (part.memory != nullptr) {
-        EXPECT_EQ(std::memcmp(part.memory, words.data() + sum.count / 8, part.bytes.count), 0);
-      }
-      EXPECT_EQ(part.memory == nullptr, folder[0] != '\0');
-      sum += part.bytes;
-    }
-    EXPECT_EQ(sum, size);
-    ok(heap_->wake());
-    // Each word is from where its piece is mapped at home.
-    std::size_t wrong = 0;
-    for (Bytes at; at < size; at += 4_KiB) {
-      const std::vector<Segment> here = device_.translate(Address::of(from) + at, 8_B);
-      const std::vector<Segment> home = device_.translate(Address{words[at.count / 8]}, 8_B);
-      const bool same = here.size() == 1 && home.size() == 1 && here[0].handle == home[0].handle &&
-                        here[0].offset == home[0].offset;
-      wrong += same ? 0 : 1;
-    }
-    EXPECT_EQ(wrong, 0u);
+  ok(heap_->sleep());
+  const Bytes skip = 8_KiB, size = kSize - 16_KiB;
+  std::vector<std::uint64_t> words(size.count / 8);
+  const void* const from = (Address::of(block) + skip).pointer();
+  ok(heap_->read_asleep(from, size, words.data()));
+  Bytes sum;
+  for (const HostPart& part : ok(heap_->host_copy(from, size))) {
+    EXPECT_EQ(part.offset, sum);
+    EXPECT_EQ(std::memcmp(part.memory, words.data() + sum.count / 8, part.bytes.count), 0);
+    sum += part.bytes;
   }
+  EXPECT_EQ(sum, size);
+  ok(heap_->wake());
+  // Each word is from where its piece is mapped at home.
+  std::size_t wrong = 0;
+  for (Bytes at; at < size; at += 4_KiB) {
+    const std::vector<Segment> here = device_.translate(Address::of(from) + at, 8_B);
+    const std::vector<Segment> home = device_.translate(Address{words[at.count / 8]}, 8_B);
+    const bool same = here.size() == 1 && home.size() == 1 && here[0].handle == home[0].handle &&
+                      here[0].offset == home[0].offset;
+    wrong += same ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0u);
   ok(heap_->deallocate(block));
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (i % 3 != 0) ok(heap_->deallocate(blocks[i]));

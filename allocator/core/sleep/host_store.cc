@@ -157,21 +157,6 @@ Result<HostStore::Piece> HostStore::take(Bytes most) {
   return cut(slabs_[*current_], most);
 }
 
-Result<HostStore::Piece> HostStore::take_slab() {
-  const auto whole = [&](std::size_t i) {
-    slabs_[i].filled = slabs_[i].taken = kSlab;
-    return Piece{slabs_[i].memory, kSlab, i};
-  };
-  {
-    const std::lock_guard lock(mutex_);
-    if (const std::optional<std::size_t> empty = empty_slab()) return whole(*empty);
-  }
-  Result<void*> memory = device_.allocate_host(kSlab);
-  if (!memory) return std::move(memory).error();
-  const std::lock_guard lock(mutex_);
-  return whole(add(*memory));
-}
-
 void HostStore::give(const Piece& piece) {
   const std::lock_guard lock(mutex_);
   Slab& slab = slabs_[piece.slab];

@@ -5,7 +5,7 @@
 // To make a slab takes longer than to fill it, so where the device says that several threads are
 // worth while, they make slabs ahead.
 //
-// Threads: take_slab(), give(), shrink() and held() from any; the others from one at a time.
+// Threads: give(), shrink() and held() from any; the others from one at a time.
 #pragma once
 
 #include <atomic>
@@ -44,8 +44,6 @@ class HostStore {
   Status expect(Bytes bytes);
   // At least one grain and at most `most` bytes, whole grains. Waits for those who make it.
   Result<Piece> take(Bytes most);
-  // A slab of its own.
-  Result<Piece> take_slab();
   void give(const Piece& piece);
   // No thread makes anything any more.
   void settle();  // (expect() does it, too)

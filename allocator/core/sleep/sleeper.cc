@@ -2,7 +2,6 @@
 #include "core/sleep/sleeper.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -75,40 +74,33 @@ bool Sleeper::sleeps_wholly(const PageHeap& heap) const {
   return known == nullptr || known->whole;  // it has nothing that could be there
 }
 
-std::pair<Bytes, Bytes> Sleeper::copied_bytes(const PageHeap& heap) const {
-  Bytes host, file;
+Bytes Sleeper::copied_bytes(const PageHeap& heap) const {
+  Bytes bytes;
   const Heap* const known = find(heap);
   if (known == nullptr) return {};
   for (const auto& [id, page] : known->pages) {
-    for (const Copy& copy : page.copies) (copy.in_memory() ? host : file) += copy.home.size;
+    for (const Copy& copy : page.copies) bytes += copy.home.size;
   }
-  return {host, file};
-}
-
-Status Sleeper::shrink(Bytes keep_host) {
-  files_.close_unused();
-  return store_.shrink(keep_host);
+  return bytes;
 }
 
 void Sleeper::drop_copies(Sleeping& page) {
-  for (const Copy& copy : page.copies) {
-    if (const HostStore::Piece* const piece = copy.in_memory()) store_.give(*piece);
-    if (const FileStore::Piece* const piece = copy.in_file()) files_.give(*piece);
-  }
+  for (const Copy& copy : page.copies) store_.give(copy.host);
   page.copies.clear();
   page.is_copied = false;
 }
 
-std::vector<Sleeper::Stored> Sleeper::stored(const PageHeap& heap,
-                                             const std::vector<Range>& home) const {
-  std::vector<Stored> found;
+std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
+                                         const std::vector<Range>& home) const {
+  std::vector<HostPart> parts;
   const Heap* const known = find(heap);
-  if (known == nullptr) return found;
+  if (known == nullptr) return parts;
   std::map<Address, const Copy*> copies;  // by home address
   for (const auto& [id, page] : known->pages) {
     if (!page.is_copied) continue;
     for (const Copy& copy : page.copies) copies[copy.home.begin] = &copy;
   }
+  Bytes offset;
   for (Range left : home) {
     while (left.size > 0_B) {
       const auto after = copies.upper_bound(left.begin);
@@ -117,37 +109,12 @@ std::vector<Sleeper::Stored> Sleeper::stored(const PageHeap& heap,
       if (copy.home.end() <= left.begin) return {};
       const Bytes skip = left.begin - copy.home.begin;
       const Bytes size = std::min(left.size, copy.home.size - skip);
-      found.push_back({&copy, skip, size});
+      parts.push_back({(Address::of(copy.host.memory) + skip).pointer(), offset, size});
+      offset += size;
       left = {left.begin + size, left.size - size};
     }
   }
-  return found;
-}
-
-std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
-                                         const std::vector<Range>& home) const {
-  std::vector<HostPart> parts;
-  Bytes offset;
-  for (const auto& [copy, skip, size] : stored(heap, home)) {
-    const HostStore::Piece* const piece = copy->in_memory();
-    const void* const memory =
-        piece == nullptr ? nullptr : (Address::of(piece->memory) + skip).pointer();
-    parts.push_back({memory, offset, size});
-    offset += size;
-  }
   return parts;
-}
-
-Status Sleeper::read_copies(const PageHeap& heap, const std::vector<Range>& home, void* to) {
-  for (const auto& [copy, skip, size] : stored(heap, home)) {
-    if (const HostStore::Piece* const piece = copy->in_memory()) {
-      std::memcpy(to, (Address::of(piece->memory) + skip).pointer(), size.count);
-    } else if (Status read = files_.read_bytes(*copy->in_file(), skip, size, to); !read) {
-      return read;
-    }
-    to = (Address::of(to) + size).pointer();
-  }
-  return {};
 }
 
 template <class Drop>
@@ -203,9 +170,8 @@ std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job) {
   return pages;
 }
 
-Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
-                      SleepReport& report) {
-  PagesToSleep pages;
+Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
+  std::vector<std::pair<PageHeap*, PageSleep::SleepingPage>> pages;
   Bytes to_copy;
   for (const Job& job : jobs) {
     for (PageSleep::SleepingPage& page : prepare(job)) {
@@ -217,8 +183,7 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
       pages.emplace_back(job.heap, std::move(page));
     }
   }
-  const Bytes host_before = store_.held();
-  Status status = folder.empty() ? store_.expect(to_copy) : copy_to_file(pages, folder, report);
+  Status status = store_.expect(to_copy);
   Copies copies(device_, Device::Direction::to_host, report);
   for (const auto& [heap, page] : pages) {
     if (!status) break;
@@ -229,39 +194,8 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, const std::string& folder,
   if (!status) abandon_queued(jobs);
   destroy(events_);
   store_.settle();
-  // What is not given back now goes with the next wake().
-  if (!folder.empty()) (void)shrink(host_before);
   for (const Job& job : jobs) of(*job.heap).whole = status.ok();
   return status;
-}
-
-// All bytes are in the file before the first page loses its memory: whatever the disk refuses, all
-// is awake as before. It takes no longer, since to unmap is far quicker than to write.
-Status Sleeper::copy_to_file(PagesToSleep& pages, const std::string& folder, SleepReport& report) {
-  std::vector<Range> ranges;
-  std::vector<Sleeping*> page_of_range;
-  for (auto& [heap, page] : pages) {
-    for (const Range range : page.in_use) {
-      ranges.push_back(range);
-      page_of_range.push_back(&page_of(*heap, page.page));
-    }
-    page.in_use.clear();  // and so nothing of it is left to be copied
-  }
-  if (ranges.empty()) return {};
-  const Result<std::vector<FileStore::Part>> parts = files_.place(folder, ranges);
-  if (!parts) return parts.error();
-  if (Status written = files_.write(*parts); !written) {
-    for (const FileStore::Part& part : *parts) files_.give(part.piece);
-    return written;
-  }
-  for (const FileStore::Part& part : *parts) {
-    Sleeping& page = *page_of_range[part.range];
-    page.copies.push_back({part.home, part.piece});
-    page.is_copied = true;
-    report.copied += part.home.size;
-    ++report.copies;
-  }
-  return {};
 }
 
 Result<EventHandle> Sleeper::have_event() {
@@ -370,39 +304,9 @@ Status Sleeper::queue_back(Sleeping& page, Copies& copies) {
   }
   if (!copies_bytes(page.contents)) return {};
   for (const Copy& copy : page.copies) {
-    const HostStore::Piece* const piece = copy.in_memory();
-    if (piece == nullptr) continue;
-    if (Status added = copies.add(copy.home, *piece); !added) return added;
+    if (Status added = copies.add(copy.home, copy.host); !added) return added;
   }
   return {};
-}
-
-void Sleeper::list_from_files(std::uint32_t id, const Sleeping& page, FromFiles& from) {
-  if (!copies_bytes(page.contents)) return;
-  for (const Copy& copy : page.copies) {
-    if (copy.in_file() == nullptr) continue;
-    from.parts.push_back({copy.home, *copy.in_file()});
-    from.pages.push_back(id);
-  }
-}
-
-// Of the pages that were filled but for this, those stay whose parts all came.
-Status Sleeper::copy_from_files(const FromFiles& from, std::vector<std::uint32_t>& filled,
-                                SleepReport& report) {
-  if (from.parts.empty()) return {};
-  std::vector<bool> there;
-  Status read = files_.read(from.parts, there);
-  std::set<std::uint32_t> lacking;
-  for (std::size_t i = 0; i < there.size(); ++i) {
-    if (!there[i]) {
-      lacking.insert(from.pages[i]);
-      continue;
-    }
-    report.copied += from.parts[i].home.size;
-    ++report.copies;
-  }
-  std::erase_if(filled, [&](std::uint32_t id) { return lacking.contains(id); });
-  return read;
 }
 
 Status Sleeper::wait_for(Stream stream, std::vector<EventHandle>& events) {
@@ -421,7 +325,6 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
   Pages& pages = known->pages;
   known->whole = false;
   std::vector<std::uint32_t> filled;
-  FromFiles from_files;
   Copies copies(device_, Device::Direction::to_device, report);
   bool queued = false;
   Status status;
@@ -436,10 +339,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
     } else if (status && page.state == State::unfilled) {
       queued = queued || !page.copies.empty() || page.contents == SleepContents::zero;
       status = queue_back(page, copies);
-      if (status) {
-        filled.push_back(id);
-        list_from_files(id, page, from_files);
-      }
+      if (status) filled.push_back(id);
     }
     at = next;
   }
@@ -452,12 +352,6 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
       filled.clear();
       if (status) status = std::move(done);
     }
-  }
-  if (status) {
-    status = copy_from_files(from_files, filled, report);
-  } else {
-    // A disk is slow, and a page that lacks its bytes sleeps again without another copy of them.
-    std::erase_if(filled, [&](std::uint32_t id) { return from_files.has(id); });
   }
   for (const std::uint32_t id : filled) {
     Sleeping& page = pages.at(id);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Puts page heaps to sleep, and wakes them: their bytes go to the host and back, page by page,
-// while pages before and behind are unmapped or mapped. Bytes that go to a file are all there
-// before the first page is unmapped, and come back once all pages are mapped.
+// while pages before and behind are unmapped or mapped.
 //
 // A page is in one of these states:
 //   there     it has its memory, and its bytes
@@ -14,21 +13,17 @@
 // for host().
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <string>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "core/memory/page_sleep.h"
-#include "core/sleep/file_store.h"
 #include "core/sleep/host_store.h"
 #include "weir/device.h"
 #include "weir/sleep.h"
@@ -38,7 +33,7 @@ namespace weir {
 class Sleeper {
  public:
   // `device` must outlive this.
-  explicit Sleeper(Device& device) : device_(device), store_(device), files_(device, store_) {}
+  explicit Sleeper(Device& device) : device_(device), store_(device) {}
   // All copies are done.
   ~Sleeper();
 
@@ -51,44 +46,31 @@ class Sleeper {
     // Changes whenever the bytes of an immutable tag may have.
     Version version;
   };
-  // The heaps are asleep (PageSleep::set_asleep()), and the device is done with all work. Copies go
-  // to a file of `folder`; to host memory where that is empty. Copies that are good stay where they
-  // are. Errors: device; out_of_memory (of the host); invalid_input (the folder, or its disk).
-  Status sleep(const std::vector<Job>& jobs, const std::string& folder, SleepReport& report);
+  // The heaps are asleep (PageSleep::set_asleep()), and the device is done with all work. Copies
+  // that are good stay where they are. Errors: device; out_of_memory (of the host).
+  Status sleep(const std::vector<Job>& jobs, SleepReport& report);
   // Called where the device has too little memory, with the bytes of the page, until it says that
   // there will not be more.
   using MakeRoom = std::function<bool(Bytes)>;
-  // On success the heap may be awake again. Errors: out_of_memory; device; invalid_input.
+  // On success the heap may be awake again. Errors: out_of_memory; device.
   Status wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report);
 
   // Has a page lost memory, and not got its bytes back?
   bool has_away(const PageHeap& heap) const;
   // Was the latest call for the heap a sleep() that went through?
   bool sleeps_wholly(const PageHeap& heap) const;
-  // Bytes of its copies: in host memory, and in files.
-  std::pair<Bytes, Bytes> copied_bytes(const PageHeap& heap) const;
+  // Bytes of its copies.
+  Bytes copied_bytes(const PageHeap& heap) const;
   // Where the copies of these home addresses lie, in order. Empty: not all of them have one.
   std::vector<HostPart> copies_of(const PageHeap& heap, const std::vector<Range>& home) const;
-  // Writes those copies, which there are, behind each other. Errors: those of reading a file.
-  Status read_copies(const PageHeap& heap, const std::vector<Range>& home, void* to);
   // What is held for no copy goes, but for so much host memory.
-  Status shrink(Bytes keep_host);
+  Status shrink(Bytes keep_host) { return store_.shrink(keep_host); }
   Bytes host() const { return store_.held(); }
-  const FileStore& files() const { return files_; }
 
  private:
   struct Copy {
     Range home;
-    std::variant<HostStore::Piece, FileStore::Piece> place;
-
-    const HostStore::Piece* in_memory() const { return std::get_if<HostStore::Piece>(&place); }
-    const FileStore::Piece* in_file() const { return std::get_if<FileStore::Piece>(&place); }
-  };
-  // Bytes of a copy, from its byte `skip` on.
-  struct Stored {
-    const Copy* copy = nullptr;
-    Bytes skip;
-    Bytes size;
+    HostStore::Piece host;
   };
   enum class State : std::uint8_t { there, away, unfilled };
   struct Sleeping {
@@ -103,16 +85,6 @@ class Sleeper {
     Pages pages;
     Version version;
     bool whole = false;  // sleeps_wholly()
-  };
-  using PagesToSleep = std::vector<std::pair<PageHeap*, PageSleep::SleepingPage>>;
-  // What is to come from files, and for each part its page; in order of the pages.
-  struct FromFiles {
-    std::vector<FileStore::Part> parts;
-    std::vector<std::uint32_t> pages;
-
-    bool has(std::uint32_t page) const {
-      return std::binary_search(pages.begin(), pages.end(), page);
-    }
   };
   // Copies between pinned memory and the device, queued on the device's stream for their direction.
   // What lies side by side in both is one call: the driver takes longer over many small ones.
@@ -146,8 +118,6 @@ class Sleeper {
   Heap& of(const PageHeap& heap);
   Sleeping& page_of(const PageHeap& heap, PageId page) { return of(heap).pages.at(page.value); }
   std::vector<PageSleep::SleepingPage> prepare(const Job& job);
-  std::vector<Stored> stored(const PageHeap& heap, const std::vector<Range>& home) const;
-  Status copy_to_file(PagesToSleep& pages, const std::string& folder, SleepReport& report);
   bool covers(const Sleeping& page, const std::vector<Range>& in_use) const;
   void drop_copies(Sleeping& page);
   template <class Drop>
@@ -162,9 +132,6 @@ class Sleeper {
   Status renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                bool& is_there);
   Status queue_back(Sleeping& page, Copies& copies);
-  static void list_from_files(std::uint32_t id, const Sleeping& page, FromFiles& from);
-  Status copy_from_files(const FromFiles& from, std::vector<std::uint32_t>& filled,
-                         SleepReport& report);
   Result<EventHandle> have_event();
   // With an event that is among `events` then, if the device will not destroy it.
   Status wait_for(Stream stream, std::vector<EventHandle>& events);
@@ -172,7 +139,6 @@ class Sleeper {
 
   Device& device_;
   HostStore store_;
-  FileStore files_;
   mutable std::mutex heaps_mutex_;  // of the map; what is in it stays where it is
   mutable std::unordered_map<const PageHeap*, Heap> heaps_;
   // Of sleep().

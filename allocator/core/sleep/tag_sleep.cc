@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "core/base/format.h"
@@ -201,10 +201,10 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
     jobs[i].version = version_of(*pools[i]);
   }
   sleep_goes_on_.store(true);
-  Status status = sleep_pools(pools, jobs, options.backup_folder, report);
+  Status status = sleep_pools(pools, jobs, report);
   sleeps_ended_.fetch_add(1);
   sleep_goes_on_.store(false);
-  note_held(report);
+  report.host = sleeper_.host();
   report.time = device_.now() - begun;
   if (status) return report;
   for (const auto& pool : pools) {
@@ -216,7 +216,7 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
 }
 
 Status TagSleep::sleep_pools(const ToSleep& pools, const std::vector<Sleeper::Job>& jobs,
-                             const std::string& folder, SleepReport& report) {
+                             SleepReport& report) {
   // One that began meanwhile; another can't any more.
   if (Status none = no_capture_goes_on(); !none) return none;
   const auto give_idle = [&]() -> Status {
@@ -236,13 +236,7 @@ Status TagSleep::sleep_pools(const ToSleep& pools, const std::vector<Sleeper::Jo
   if (!done) return done;
   (void)exchange_.call_in();
   if (Status gone = give_idle(); !gone) return gone;
-  return sleeper_.sleep(jobs, folder, report);
-}
-
-void TagSleep::note_held(SleepReport& report) const {
-  report.host = sleeper_.host();
-  report.file = sleeper_.files().held();
-  report.through_cache = sleeper_.files().through_cache();
+  return sleeper_.sleep(jobs, report);
 }
 
 Result<SleepReport> TagSleep::wake(const WakeOptions& options) {
@@ -265,7 +259,7 @@ Result<SleepReport> TagSleep::wake(const WakeOptions& options) {
     set_asleep(*pool, false);
   }
   Status shrunk = sleeper_.shrink(options.keep_host);
-  note_held(report);
+  report.host = sleeper_.host();
   report.time = device_.now() - begun;
   if (!shrunk) return Error(shrunk.error().code(), "wake: " + shrunk.error().message());
   return report;
@@ -323,7 +317,7 @@ TagInfo TagSleep::info_of(Pool& pool) const {
   TagInfo info{.tag = pool.tag(), .contents = contents_of(pool.tag())};
   info.device = pages.totals().total;
   info.asleep = PageSleep(pool.pages()).absent_bytes();
-  std::tie(info.host, info.file) = sleeper_.copied_bytes(pages);
+  info.host = sleeper_.copied_bytes(pages);
   if (pages.is_asleep()) {
     info.state = sleeper_.sleeps_wholly(pages) ? TagState::asleep : TagState::partly_asleep;
   }
@@ -352,7 +346,6 @@ std::vector<TagInfo> TagSleep::tags() {
       info.device += part.device;
       info.asleep += part.asleep;
       info.host += part.host;
-      info.file += part.file;
     }
     all.push_back(std::move(info));
   }
@@ -394,34 +387,34 @@ void TagSleep::release_hold(std::uint64_t hold) {
 }
 
 // With both locks held; `call` is for errors.
-Result<TagSleep::Copied> TagSleep::copied(Range range, const char* call) {
-  std::optional<Pools::Placed> found = pools_.find_placed(range.begin);
+Result<std::vector<HostPart>> TagSleep::copies_of(Range range, const char* call) const {
+  const std::optional<Pools::Placed> found = pools_.find_placed(range.begin);
   if (!found || range.end() > found->block.address + found->block.bytes) {
     return Pools::unknown(range.begin.pointer(), call);
   }
   PageHeap& pages = found->pool->pages();
-  Copied copied{std::move(found->pool), PageSleep(pages).home_of(range), {}};
-  copied.parts = sleeper_.copies_of(pages, copied.home);
-  if (copied.parts.empty()) {
+  std::vector<HostPart> parts = sleeper_.copies_of(pages, PageSleep(pages).home_of(range));
+  if (parts.empty()) {
     return Error(ErrorCode::invalid_argument,
                  std::string(call) + ": " + format(range.begin) +
                      " has no copy on the host: its tag is awake, or sleeps without its bytes");
   }
-  return copied;
+  return parts;
 }
 
 Result<std::vector<HostPart>> TagSleep::host_copy(Range range) {
   const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
-  Result<Copied> found = copied(range, "host_copy");
-  if (!found) return std::move(found).error();
-  return std::move(found->parts);
+  return copies_of(range, "host_copy");
 }
 
 Status TagSleep::read_asleep(Range range, void* to) {
   const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
-  const Result<Copied> found = copied(range, "read_asleep");
-  if (!found) return found.error();
-  return sleeper_.read_copies(found->pool->pages(), found->home, to);
+  const Result<std::vector<HostPart>> parts = copies_of(range, "read_asleep");
+  if (!parts) return parts.error();
+  for (const HostPart& part : *parts) {
+    std::memcpy((Address::of(to) + part.offset).pointer(), part.memory, part.bytes.count);
+  }
+  return {};
 }
 
 Residue TagSleep::residue() {

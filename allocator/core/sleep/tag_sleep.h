@@ -61,17 +61,10 @@ class TagSleep {
   std::vector<HeldMemory> held_by_others();
   static void set_asleep(Pool& pool, bool asleep);
   Status sleep_pools(const ToSleep& pools, const std::vector<Sleeper::Job>& jobs,
-                     const std::string& folder, SleepReport& report);
-  void note_held(SleepReport& report) const;
+                     SleepReport& report);
   bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);
   Error no_room_to_wake(const Error& error, Pool& pool) const;
-  // Bytes of a block that have copies: the pool, where they are at home, where the copies are.
-  struct Copied {
-    std::shared_ptr<Pool> pool;
-    std::vector<Range> home;
-    std::vector<HostPart> parts;
-  };
-  Result<Copied> copied(Range range, const char* call);
+  Result<std::vector<HostPart>> copies_of(Range range, const char* call) const;
   SleepContents contents_of(const std::string& tag) const;
   Sleeper::Version version_of(const Pool& pool) const;
   TagInfo info_of(Pool& pool) const;

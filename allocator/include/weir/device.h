@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,7 +68,7 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// The calls of a device and of its files, but for those that only say what it has and which it is:
+// The calls of a device, but for those that only say what it has and which it is:
 // for counting, timing and failing them by name.
 enum class DeviceCall {
   reserve,
@@ -87,10 +86,6 @@ enum class DeviceCall {
   copy_to_host,
   copy_to_device,
   fill_with_zeros,
-  open_file,
-  write_file,
-  read_file,
-  sync_file,
   create_event,
   destroy_event,
   record,
@@ -217,38 +212,6 @@ class CaptureCalls {
   ~CaptureCalls() = default;
 };
 
-// A file without a name, for bytes that sleep: it is gone once this is, or the process has ended.
-// Several threads may write and read it. Offsets, sizes and host addresses are multiples of kUnit;
-// the memory is that of CopyCalls::allocate_host(), and nothing that the device does may use it
-// meanwhile. Each call waits for the disk. Errors: invalid_input, with the folder and what to do
-// about it; then some of the bytes may have been written or read.
-class SleepFile {
- public:
-  static constexpr Bytes kUnit = 4_KiB;
-
-  SleepFile() = default;
-  SleepFile(const SleepFile&) = delete;
-  SleepFile& operator=(const SleepFile&) = delete;
-  virtual ~SleepFile() = default;
-
-  virtual Status write(Bytes offset, const void* from, Bytes size) = 0;
-  virtual Status read(Bytes offset, void* to, Bytes size) = 0;
-  // Once it has returned, what was written is read as it was, or reading it is an error.
-  virtual Status sync() = 0;
-  // Do bytes go past the system's page cache, which is host memory?
-  virtual bool direct() const = 0;
-};
-
-// Opens files in a folder (SleepOptions::backup_folder). Room for all `size` bytes is reserved.
-// Errors: invalid_input, as SleepFile's.
-class SleepFiles {
- public:
-  virtual Result<std::unique_ptr<SleepFile>> open(const std::string& folder, Bytes size) = 0;
-
- protected:
-  ~SleepFiles() = default;
-};
-
 // Host memory, and copies between it and the device. By default a device has none of it: errors,
 // beside the usual, are then unavailable.
 class CopyCalls {
@@ -260,8 +223,6 @@ class CopyCalls {
   virtual Result<void*> allocate_host(Bytes size);
   virtual Status free_host(void* memory, Bytes size);
   virtual unsigned host_threads() const { return 0; }
-  // Where that memory can be written to, by host_threads() at a time; null: nowhere.
-  virtual SleepFiles* files() { return nullptr; }
 
   // Copies, and zeros, as work of a stream: the device's own for that direction, made when it is
   // first asked for, never captured, and ordered after no other. Host memory is that of

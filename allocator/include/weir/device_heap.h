@@ -240,9 +240,8 @@ class DeviceHeap {
   // tag sleeps, and for an immutable tag until the next sleep(). To be read before either ends.
   // Errors: unknown_pointer; invalid_argument (there is no copy).
   Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) const;
-  // Writes that copy to memory of the caller's, wherever it is, files included. Not where the
-  // device is a simulated one, whose host memory and files have no bytes. Errors: the same;
-  // invalid_input (a file can't be read).
+  // Writes that copy to memory of the caller's. Not where the device is a simulated one, whose host
+  // memory has no bytes. Errors: the same.
   Status read_asleep(const void* pointer, Bytes bytes, void* to) const;
   // Called by sleep() and residue(), with no lock of the memory's held: memory that the caller has
   // beside this device heap, counts to one of its tags, and can't sleep. Must not call back.

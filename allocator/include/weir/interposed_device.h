@@ -15,7 +15,7 @@ namespace weir {
 
 // `Self` derives from this and has a template pass(DeviceCall call, Make&& make), which returns
 // what make() does, the other device's answer, or an error in its place. Calls that DeviceCall does
-// not name, and those of the device's files, are the other device's own.
+// not name are the other device's own.
 //
 // Threads: as Device.
 template <class Self>
@@ -134,7 +134,6 @@ class InterposedDevice : public Device {
     return through(DeviceCall::free_host, [&] { return inner_.free_host(memory, size); });
   }
   unsigned host_threads() const override { return inner_.host_threads(); }
-  SleepFiles* files() override { return inner_.files(); }
   Result<Stream> copy_stream(Direction direction) override {
     return through(DeviceCall::copy_stream, [&] { return inner_.copy_stream(direction); });
   }

@@ -78,10 +78,6 @@ struct CostModel {
   Nanoseconds free_host = 100_us;             // estimated
   Nanoseconds queue_copy = 2_us;
   Nanoseconds copy_per_mib = 19_us;  // of the stream's time: 51.4 GiB/s
-  Nanoseconds open_file = 50_us;     // estimated, as what follows of files: one NVMe disk
-  Nanoseconds write_file_per_mib = 250_us;
-  Nanoseconds read_file_per_mib = 160_us;
-  Nanoseconds sync_file = 1_ms;
   Nanoseconds memory_info = 1_us;
   Nanoseconds launch = 0_ns;  // what launch() moves the host's clock by
 };
@@ -93,7 +89,6 @@ struct SimOptions {
   bool check_races = true;
   bool track_contents = false;   // for contents()
   Bytes host_memory = 1024_GiB;  // that allocate_host() has
-  Bytes disk = 1024_GiB;         // that files() have, whatever the folder
   CostModel costs;
 };
 
@@ -134,8 +129,8 @@ struct SimRendezvous {
 };
 
 // Two accesses that conflict and that nothing orders; or an access, and the unmapping of its memory
-// by the host (`second` is then the mapping, `second_stream` is 0). Of memory of allocate_host(),
-// which the host reads and writes as a file is written and read: `host` (`second_stream` is 0).
+// by the host (`second` is then the mapping, `second_stream` is 0). Of memory of allocate_host()
+// that the host frees: `host` (`second_stream` is 0).
 struct Race {
   enum class Kind { conflict, unmapped_in_use, host };
   Kind kind = Kind::conflict;
@@ -157,7 +152,6 @@ struct SimLive {
   std::uint64_t handles = 0, mappings = 0, events = 0, reservations = 0, graphs = 0,
                 executables = 0;
   Bytes host_bytes;  // of allocate_host(), that were not freed
-  Bytes file_bytes;  // of files() that are open
   friend bool operator==(const SimLive&, const SimLive&) = default;
 };
 
@@ -274,7 +268,6 @@ class SimDevice final : public Device {
   Status copy_to_host(void* to, Address from, Bytes size, Stream stream) override;
   Status copy_to_device(Address to, const void* from, Bytes size, Stream stream) override;
   Status fill_with_zeros(Address at, Bytes size, Stream stream) override;
-  SleepFiles* files() override;
   Result<EventHandle> create_event() override;
   Status destroy_event(EventHandle event) override;
   Status record(EventHandle event, Stream stream) override;

@@ -37,9 +37,6 @@ struct SleepOptions {
   // Pages that graphs keep: with the bytes that no live block has. A launch may have written there
   // what is yet to be read. Without, each graph's outputs must be live blocks, or read already.
   bool graph_scratch = true;
-  // Copies go to a file in this folder, and not to the host's memory, of which 128 MiB are needed
-  // meanwhile at most. The file has no name, and is as large as the copies. Empty: to host memory.
-  std::string backup_folder = {};
 };
 
 struct WakeOptions {
@@ -59,19 +56,15 @@ struct SleepReport {
   Bytes given_back;  // to the driver, or (wake) had from it
   Bytes copied;
   std::uint64_t copies = 0;
-  Bytes host;  // pinned host memory, after the call
-  Bytes file;  // of files (SleepOptions::backup_folder), after the call
-  // Is there a file whose file system doesn't take direct writes? Its bytes go through the system's
-  // page cache, which is host memory that the system takes back as it needs.
-  bool through_cache = false;
+  Bytes host;                    // pinned host memory, after the call
   std::vector<HeldMemory> kept;  // left awake (SleepOptions::keep)
   Nanoseconds time;
 };
 
 // Bytes of a block that sleeps, in host memory of Device::allocate_host().
 struct HostPart {
-  const void* memory = nullptr;  // null: they are in a file (DeviceHeap::read_asleep())
-  Bytes offset;                  // from the address that was asked about
+  const void* memory = nullptr;
+  Bytes offset;  // from the address that was asked about
   Bytes bytes;
 };
 
@@ -91,8 +84,7 @@ struct TagInfo {
   SleepContents contents = SleepContents::backup;
   Bytes device;  // physical memory that it has now
   Bytes asleep;  // that it had, and needs to wake
-  Bytes host;    // bytes of its copies in host memory
-  Bytes file;    // and in files
+  Bytes host;    // bytes of its copies
 };
 
 }  // namespace weir

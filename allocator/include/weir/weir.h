@@ -250,12 +250,9 @@ typedef struct weir_sleep_options_t {
   int32_t contents;             /* weir_contents_t, from now on */
   int32_t keep;                 /* 1: what can't sleep stays awake, and is no error */
   int32_t forget_graph_scratch; /* 1: bytes that graphs alone have are not copied */
-  /* Copies go to a file without a name in this folder, and not to host memory, of which 128 MiB are
-   * needed meanwhile at most. Null: to host memory. */
-  const char* backup_folder;
 } weir_sleep_options_t;
 #define WEIR_SLEEP_OPTIONS_INIT \
-  { sizeof(weir_sleep_options_t), NULL, 0, WEIR_CONTENTS_AS_BEFORE, 0, 0, NULL }
+  { sizeof(weir_sleep_options_t), NULL, 0, WEIR_CONTENTS_AS_BEFORE, 0, 0 }
 
 typedef struct weir_wake_options_t {
   size_t size; /* sizeof(weir_wake_options_t) */
@@ -274,12 +271,9 @@ typedef struct weir_sleep_report_t {
   uint64_t host_bytes; /* pinned host memory that is held after the call */
   uint64_t kept_bytes; /* that can't sleep, and stayed awake */
   uint64_t nanoseconds;
-  uint64_t file_bytes; /* of files (backup_folder) after the call */
-  /* 1: a file system there takes no direct writes, so that bytes go through the page cache */
-  uint64_t through_cache;
 } weir_sleep_report_t;
 #define WEIR_SLEEP_REPORT_INIT \
-  { sizeof(weir_sleep_report_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(weir_sleep_report_t), 0, 0, 0, 0, 0, 0 }
 
 weir_status_t weir_sleep(weir_allocator_t* allocator, int32_t device,
                          const weir_sleep_options_t* options, weir_sleep_report_t* report);
@@ -290,10 +284,10 @@ typedef struct weir_tag_info_t {
   size_t size;      /* sizeof(weir_tag_info_t); set it before the call */
   int32_t state;    /* weir_tag_state_t */
   int32_t contents; /* weir_contents_t */
-  uint64_t device_bytes, asleep_bytes, host_bytes, file_bytes;
+  uint64_t device_bytes, asleep_bytes, host_bytes;
 } weir_tag_info_t;
 #define WEIR_TAG_INFO_INIT \
-  { sizeof(weir_tag_info_t), 0, 0, 0, 0, 0, 0 }
+  { sizeof(weir_tag_info_t), 0, 0, 0, 0, 0 }
 weir_status_t weir_tag_info(weir_allocator_t* allocator, int32_t device, const char* tag,
                             weir_tag_info_t* info);
 /* The tags' names, one a line, cut to `size` bytes with the zero. `needed` (may be null): bytes of
@@ -306,8 +300,7 @@ weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, con
 weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag);
 
 /* Writes the copy of `bytes` from `pointer` on, within a live block that sleeps, to host memory.
- * Copies in files are read. WEIR_INVALID_ARGUMENT: there is no copy. WEIR_UNAVAILABLE on a
- * simulated device. */
+ * WEIR_INVALID_ARGUMENT: there is no copy. WEIR_UNAVAILABLE on a simulated device. */
 weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, const void* pointer,
                                uint64_t bytes, void* to);
 

@@ -76,8 +76,7 @@ class SleepOptions(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t), ("tags", ctypes.POINTER(ctypes.c_char_p)),
                 ("tags_count", ctypes.c_size_t), ("contents", ctypes.c_int32),
-                ("keep", ctypes.c_int32), ("forget_graph_scratch", ctypes.c_int32),
-                ("backup_folder", ctypes.c_char_p)]
+                ("keep", ctypes.c_int32), ("forget_graph_scratch", ctypes.c_int32)]
 
 
 class WakeOptions(ctypes.Structure):
@@ -92,8 +91,7 @@ class SleepReport(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t)] + [
         (name, ctypes.c_uint64)
-        for name in ("bytes", "copied_bytes", "copies", "host_bytes", "kept_bytes", "nanoseconds",
-                     "file_bytes", "through_cache")
+        for name in ("bytes", "copied_bytes", "copies", "host_bytes", "kept_bytes", "nanoseconds")
     ]
 
 
@@ -102,7 +100,7 @@ class TagInfo(ctypes.Structure):
 
     _fields_ = [("size", ctypes.c_size_t), ("state", ctypes.c_int32), ("contents", ctypes.c_int32),
                 ("device_bytes", ctypes.c_uint64), ("asleep_bytes", ctypes.c_uint64),
-                ("host_bytes", ctypes.c_uint64), ("file_bytes", ctypes.c_uint64)]
+                ("host_bytes", ctypes.c_uint64)]
 
 
 class Residue(ctypes.Structure):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 from typing import Iterable, Iterator
 
@@ -38,23 +37,12 @@ def _asked() -> tuple[ctypes.CDLL, int]:
 
 def _report(report: _native.SleepReport) -> dict[str, int | float]:
     return {"bytes": report.bytes, "copied_bytes": report.copied_bytes, "copies": report.copies,
-            "host_bytes": report.host_bytes, "file_bytes": report.file_bytes,
-            "through_cache": bool(report.through_cache), "kept_bytes": report.kept_bytes,
+            "host_bytes": report.host_bytes, "kept_bytes": report.kept_bytes,
             "seconds": report.nanoseconds / 1e9}
 
 
-def _folder(folder: str | os.PathLike[str] | None) -> bytes | None:
-    if folder is None:
-        return None
-    path = os.fsencode(folder)
-    if not path:
-        raise ValueError("backup_folder has no name; None is for host memory")
-    return path
-
-
 def sleep(tags: str | Iterable[str] | None = None, *, contents: str | None = None,
-          keep: bool = False, graph_scratch: bool = True,
-          backup_folder: str | os.PathLike[str] | None = None,
+          keep: bool = False, graph_scratch: bool = True, backup_folder: None = None,
           device: object = None) -> dict[str, int | float]:
     """Gives the memory of tags (all) of one device (the current one) back to the driver.
 
@@ -62,16 +50,17 @@ def sleep(tags: str | Iterable[str] | None = None, *, contents: str | None = Non
     queued that uses the memory, and an allocation of it fails. contents: what becomes of the bytes,
     from now on: "backup", "discard", "zero", "immutable"; None: as before ("backup").
     keep: leave awake what can't sleep; else that is an error which names it. graph_scratch: copy
-    the bytes that graphs alone have, too. backup_folder: the bytes go to a file without a name in
-    that folder, and not to host memory; a full disk or another error there leaves all awake.
+    the bytes that graphs alone have, too. backup_folder: not taken any more, and refused.
     Returns what was given back, and what was copied.
     """
+    if backup_folder is not None:
+        raise ValueError("backup_folder: Weir copies to host memory only. Leave it out; what need "
+                         "not be copied, tag with contents='discard' and load it again")
     library, allocator = _asked()
     names = _names(tags)
     options = _native.SleepOptions(size=ctypes.sizeof(_native.SleepOptions), tags=names,
                                    tags_count=len(names), contents=_contents(contents), keep=keep,
-                                   forget_graph_scratch=not graph_scratch,
-                                   backup_folder=_folder(backup_folder))
+                                   forget_graph_scratch=not graph_scratch)
     report = _native.SleepReport(size=ctypes.sizeof(_native.SleepReport))
     _native.check(library, library.weir_sleep(allocator, _device(device), ctypes.byref(options),
                                               ctypes.byref(report)))
@@ -149,7 +138,7 @@ def tags(device: object = None) -> dict[str, dict[str, str | int]]:
                                                      ctypes.byref(info)))
         found[name] = {"state": _STATES[info.state], "contents": _CONTENTS[info.contents],
                        "device_bytes": info.device_bytes, "asleep_bytes": info.asleep_bytes,
-                       "host_bytes": info.host_bytes, "file_bytes": info.file_bytes}
+                       "host_bytes": info.host_bytes}
     return found
 
 

@@ -13,13 +13,12 @@ pause() where TMS_INIT_ENABLE=1; else weir.sleep() is for that.
 Its variables, which are read when the first of them is needed, at the latest by the first region:
 
     TMS_INIT_ENABLE=1              what is allocated outside regions is of the tag "default", too
-    TMS_INIT_ENABLE_CPU_BACKUP=1   ... and its bytes come back, by way of host memory,
-    TMS_INIT_ENABLE_DISK_BACKUP=1  or of a file
-    TMS_DISK_BACKUP_DIR            the folder of files, where a region names none
+    TMS_INIT_ENABLE_CPU_BACKUP=1   ... and its bytes come back, by way of host memory
     TMS_RETAIN_CPU_BACKUP=1        pinned memory is kept from one cycle to the next
-    TMS_HOOK_MODE, TMS_DISK_BACKUP_CHUNK_MB  mean nothing here
+    TMS_HOOK_MODE, TMS_DISK_BACKUP_DIR, TMS_DISK_BACKUP_CHUNK_MB  mean nothing here
 
-Another TMS_* variable is refused by its name, and so is a value that is none.
+Another TMS_* variable is refused by its name, and so is a value that is none. A backup on disk
+(TMS_INIT_ENABLE_DISK_BACKUP=1, enable_disk_backup) is refused: Weir's are in host memory.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from weir import _in_use, _memory, _native, _sleep
 
 _DEFAULT = "default"
 _PREFIX = "memory_saver:"          # of the tags of Weir's that regions become
-_BACKUP, _DISCARD, _DISK = ":backup", ":discard", ":disk:"
+_BACKUP, _DISCARD = ":backup", ":discard"
 _KEEP_ALL = (1 << 64) - 1
 _MEANT = {"TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP",
-          "TMS_DISK_BACKUP_DIR", "TMS_RETAIN_CPU_BACKUP"}
-_MEANINGLESS = {"TMS_HOOK_MODE", "TMS_DISK_BACKUP_CHUNK_MB"}
+          "TMS_RETAIN_CPU_BACKUP"}
+_MEANINGLESS = {"TMS_HOOK_MODE", "TMS_DISK_BACKUP_DIR", "TMS_DISK_BACKUP_CHUNK_MB"}
 _NEVER = "memory_saver, disabled"  # of what is allocated within disable()
 
 
@@ -62,15 +61,11 @@ class _Variables:
                                   "variable; unset what is not for it")
         self.takes_all = _is_on("TMS_INIT_ENABLE")
         self.retains = _is_on("TMS_RETAIN_CPU_BACKUP")
-        self.folder = os.environ.get("TMS_DISK_BACKUP_DIR") or "/tmp"
-        on_disk = _is_on("TMS_INIT_ENABLE_DISK_BACKUP")
-        in_memory = _is_on("TMS_INIT_ENABLE_CPU_BACKUP")
-        if on_disk and in_memory:
-            raise _native.Problem("TMS_INIT_ENABLE_CPU_BACKUP and TMS_INIT_ENABLE_DISK_BACKUP are "
-                                  "both 1: a backup is in host memory or in a file")
+        if _is_on("TMS_INIT_ENABLE_DISK_BACKUP"):
+            raise _native.Problem("TMS_INIT_ENABLE_DISK_BACKUP=1: Weir's backups are in host "
+                                  "memory; set TMS_INIT_ENABLE_CPU_BACKUP=1 instead")
         # Of what is allocated outside regions.
-        self.contents = "backup" if on_disk or in_memory else "discard"
-        self.folder_of_all = self.folder if on_disk else None
+        self.contents = "backup" if _is_on("TMS_INIT_ENABLE_CPU_BACKUP") else "discard"
 
 
 class TorchMemorySaver:
@@ -82,8 +77,8 @@ class TorchMemorySaver:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By tag and device: Weir's tags, and the folder of each whose backup is in a file.
-        self._known: dict[tuple[str, int], dict[str, str | None]] = {}
+        # By tag and device: Weir's tags.
+        self._known: dict[tuple[str, int], set[str]] = {}
         self._read: _Variables | None = None
         self._retains: bool | None = None
 
@@ -102,26 +97,23 @@ class TorchMemorySaver:
     def retain_cpu_backup(self, value: bool) -> None:
         self._retains = bool(value)
 
-    def _tag_of(self, tag: str, backup: bool, folder: str | None = None) -> tuple[str, str]:
+    def _tag_of(self, tag: str, backup: bool) -> tuple[str, str]:
         _ = self._variables  # what is wrong there is said now
-        name = _PREFIX + tag + (_DISK + folder if folder else _BACKUP if backup else _DISCARD)
+        name = _PREFIX + tag + (_BACKUP if backup else _DISCARD)
         with self._lock:
-            self._known.setdefault((tag, _memory._device(None)), {})[name] = folder
-        return name, "backup" if backup or folder else "discard"
+            self._known.setdefault((tag, _memory._device(None)), set()).add(name)
+        return name, "backup" if backup else "discard"
 
     @contextlib.contextmanager
     def region(self, tag: str = _DEFAULT, enable_cpu_backup: bool = False,
                enable_disk_backup: bool = False,
                disk_backup_dir: str | os.PathLike[str] | None = None) -> Iterator[None]:
         """What this thread allocates meanwhile is of `tag`. With enable_cpu_backup its bytes come
-        back, and with enable_disk_backup, from a file in disk_backup_dir (TMS_DISK_BACKUP_DIR);
-        else they are whatever the new memory holds."""
-        if enable_cpu_backup and enable_disk_backup:
-            raise ValueError("region: enable_cpu_backup and enable_disk_backup: it is one of them")
-        folder = None
+        back; else they are whatever the new memory holds."""
         if enable_disk_backup:
-            folder = os.fspath(disk_backup_dir or self._variables.folder)
-        name, contents = self._tag_of(tag, enable_cpu_backup, folder)
+            raise ValueError("region: enable_disk_backup: Weir's backups are in host memory; pass "
+                             "enable_cpu_backup=True instead")
+        name, contents = self._tag_of(tag, enable_cpu_backup)
         with _sleep.tag(name, contents, threads="own"):
             yield
 
@@ -145,14 +137,13 @@ class TorchMemorySaver:
         with _sleep.tag(_NEVER, threads="own"):
             yield
 
-    def _sleepers(self, tag: str | None) -> dict[tuple[int, str | None], list[str]]:
-        """By device and folder: Weir's tags."""
+    def _sleepers(self, tag: str | None) -> dict[int, list[str]]:
+        """By device: Weir's tags."""
+        found: dict[int, list[str]] = {}
         with self._lock:
-            found: dict[tuple[int, str | None], list[str]] = {}
             for (each, device), names in self._known.items():
-                for name, folder in sorted(names.items()):
-                    if tag in (None, each):
-                        found.setdefault((device, folder), []).append(name)
+                if tag in (None, each):
+                    found.setdefault(device, []).extend(sorted(names))
         return found
 
     def _outside(self, tag: str | None) -> bool:
@@ -161,18 +152,17 @@ class TorchMemorySaver:
 
     def pause(self, tag: str | None = None) -> None:
         """The memory of a tag's regions (of all regions) goes back to the driver."""
-        for (device, folder), names in self._sleepers(tag).items():
-            _sleep.sleep(names, backup_folder=folder, device=device)
+        for device, names in self._sleepers(tag).items():
+            _sleep.sleep(names, device=device)
         if self._outside(tag):
-            _sleep.sleep(_DEFAULT, contents=self._variables.contents,
-                         backup_folder=self._variables.folder_of_all)
+            _sleep.sleep(_DEFAULT, contents=self._variables.contents)
 
     def resume(self, tag: str | None = None) -> None:
         """... and is had again."""
         keep = _KEEP_ALL if self.retain_cpu_backup else 0
         if self._outside(tag):
             _sleep.wake(_DEFAULT, keep_host=keep)
-        for (device, _), names in self._sleepers(tag).items():
+        for device, names in self._sleepers(tag).items():
             _sleep.wake(names, keep_host=keep, device=device)
 
     def get_cpu_backup(self, tensor: object) -> object:

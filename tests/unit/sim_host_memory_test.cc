@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of the simulated device: what they hold and refuse, and host memory that a copy still uses.
+// Host memory of the simulated device: what copies do to it, what is refused, and who still uses
+// it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <memory>
 
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
@@ -18,96 +17,52 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-class SimFiles : public testing::Test {
+class SimHostMemory : public testing::Test {
  protected:
   void copy_out() {
     ASSERT_TRUE(device_.launch(out_, Writes(page_.at(), 2_MiB), 10_us).ok());
     ASSERT_TRUE(device_.copy_to_host(host_, page_.address, 2_MiB, out_).ok());
   }
 
-  SimDevice device_{{.track_contents = true, .disk = 8_MiB}};
+  SimDevice device_{{.track_contents = true}};
   const MappedPage page_ = new_page(device_);
   void* const host_ = *device_.allocate_host(4_MiB);
   const Stream out_ = *device_.copy_stream(Device::Direction::to_host);
   const Stream in_ = *device_.copy_stream(Device::Direction::to_device);
-  std::unique_ptr<SleepFile> file_ = *device_.files()->open("/folder", 4_MiB);
 };
 
-TEST_F(SimFiles, AFileHoldsWhatWasWrittenToIt) {
+TEST_F(SimHostMemory, ToFreeMemoryThatACopyStillFillsOrReadsIsARace) {
   copy_out();
-  device_.finish();
-  const std::vector<SimContent> before = device_.contents(page_.address, 2_MiB);
-  ASSERT_THAT(before, SizeIs(1));
-  void* const behind = (Address::of(host_) + 2_MiB).pointer();
-  ASSERT_TRUE(file_->write(1_MiB, host_, 2_MiB).ok());
-  ASSERT_TRUE(file_->read(1_MiB, behind, 2_MiB).ok());
-  ASSERT_TRUE(device_.fill_with_zeros(page_.address, 2_MiB, in_).ok());
-  ASSERT_TRUE(device_.copy_to_device(page_.address, behind, 2_MiB, in_).ok());
-  EXPECT_EQ(device_.contents(page_.address, 2_MiB), before);
-  // What was never written is nothing, whatever was in the memory that it is read to.
-  device_.finish();
-  ASSERT_TRUE(file_->read(3_MiB, behind, 1_MiB).ok());
-  ASSERT_TRUE(device_.copy_to_device(page_.address, behind, 1_MiB, in_).ok());
-  EXPECT_THAT(device_.contents(page_.address, 1_MiB), IsEmpty());
-}
-
-TEST_F(SimFiles, ToWriteMemoryThatACopyStillFillsIsARace) {
-  copy_out();
-  ASSERT_TRUE(file_->write(0_B, host_, 1_MiB).ok());
+  ASSERT_TRUE(device_.free_host(host_, 4_MiB).ok());
   ASSERT_THAT(device_.races(), SizeIs(1));
   EXPECT_EQ(device_.races()[0].kind, Race::Kind::host);
-  EXPECT_THAT(device_.races()[0].describe(), HasSubstr("the host itself reads 1048576 bytes"));
   EXPECT_THAT(device_.races()[0].describe(),
               HasSubstr("stream " + std::to_string(out_.id) + ", which writes 2097152 bytes"));
-  // The next bytes are another's.
-  ASSERT_TRUE(file_->write(0_B, (Address::of(host_) + 2_MiB).pointer(), 1_MiB).ok());
-  EXPECT_EQ(device_.race_count(), 1u);
-}
-
-TEST_F(SimFiles, ToReadOrFreeMemoryThatACopyStillReadsIsARaceAndToWriteItIsNone) {
   device_.finish();
-  ASSERT_TRUE(device_.copy_to_device(page_.address, host_, 2_MiB, in_).ok());
-  ASSERT_TRUE(file_->write(0_B, host_, 2_MiB).ok());
-  EXPECT_EQ(device_.race_count(), 0u);
-  ASSERT_TRUE(file_->read(0_B, host_, 2_MiB).ok());
-  EXPECT_EQ(device_.race_count(), 1u);
-  ASSERT_TRUE(device_.free_host(host_, 4_MiB).ok());
+  void* const other = *device_.allocate_host(4_MiB);
+  ASSERT_TRUE(device_.copy_to_device(page_.address, other, 2_MiB, in_).ok());
+  ASSERT_TRUE(device_.free_host(other, 4_MiB).ok());
   EXPECT_EQ(device_.race_count(), 2u);
 }
 
-TEST_F(SimFiles, AfterTheHostHasWaitedNothingRaces) {
+TEST_F(SimHostMemory, AfterTheHostHasWaitedNothingRaces) {
   copy_out();
   const EventHandle event = *device_.create_event();
   ASSERT_TRUE(device_.record(event, out_).ok());
   ASSERT_TRUE(device_.synchronize(event).ok());
-  ASSERT_TRUE(file_->write(0_B, host_, 2_MiB).ok());
-  ASSERT_TRUE(file_->read(0_B, host_, 2_MiB).ok());
   ASSERT_TRUE(device_.free_host(host_, 4_MiB).ok());
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
 // The two directions have a stream each, and nothing orders the one after the other.
-TEST_F(SimFiles, ACopyBackThatIsNotOrderedAfterTheCopyOutIsARace) {
+TEST_F(SimHostMemory, ACopyBackThatIsNotOrderedAfterTheCopyOutIsARace) {
   copy_out();
   const MappedPage other = new_page(device_);
   ASSERT_TRUE(device_.copy_to_device(other.address, host_, 2_MiB, in_).ok());
   EXPECT_EQ(device_.race_count(), 1u);
 }
 
-TEST_F(SimFiles, WhatIsGivenWrongIsRefused) {
-  const auto refused = [&](const Status& status, const char* says) {
-    ASSERT_FALSE(status.ok());
-    EXPECT_EQ(status.error().code(), ErrorCode::device);
-    EXPECT_THAT(status.error().message(), HasSubstr(says));
-  };
-  refused(file_->write(1_KiB, host_, 4_KiB), "4 KiB");
-  refused(file_->write(0_B, host_, 1_KiB), "4 KiB");
-  refused(file_->read(0_B, (Address::of(host_) + 512_B).pointer(), 4_KiB), "4 KiB");
-  refused(file_->read(4_MiB, host_, 4_KiB), "beyond");
-  refused(file_->read(0_B, Address{(1_GiB).count}.pointer(), 4_KiB), "allocate_host");
-}
-
-TEST_F(SimFiles, HostMemoryIsOfWhole2MiBAndEndsWhereTheHostHasNoMore) {
+TEST_F(SimHostMemory, HostMemoryIsOfWhole2MiBAndEndsWhereTheHostHasNoMore) {
   SimDevice device({.host_memory = 8_MiB});
   for (const Bytes size : {0_B, 1_B, 1_MiB, 3_MiB}) {
     const Result<void*> refused = device.allocate_host(size);
@@ -135,7 +90,7 @@ TEST_F(SimFiles, HostMemoryIsOfWhole2MiBAndEndsWhereTheHostHasNoMore) {
   EXPECT_EQ(device.live().host_bytes, 4_MiB);
 }
 
-TEST_F(SimFiles, CopiesNeedHostMemoryThatIsThereAndDeviceMemoryThatIsMapped) {
+TEST_F(SimHostMemory, CopiesNeedHostMemoryThatIsThereAndDeviceMemoryThatIsMapped) {
   const auto refused = [&](const Status& status, const char* says) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code(), ErrorCode::device);
@@ -156,7 +111,7 @@ TEST_F(SimFiles, CopiesNeedHostMemoryThatIsThereAndDeviceMemoryThatIsMapped) {
 }
 
 // Bytes of one write that lie side by side are one piece, across pages and after a copy in parts.
-TEST_F(SimFiles, WhatTheBytesHoldIsSaidInAsFewPiecesAsThereAreWrites) {
+TEST_F(SimHostMemory, WhatTheBytesHoldIsSaidInAsFewPiecesAsThereAreWrites) {
   const Address row = *device_.reserve(4_MiB, 2_MiB);
   for (const Bytes at : {0_B, 2_MiB}) {
     ASSERT_TRUE(device_.map(row + at, 2_MiB, *device_.create(2_MiB)).ok());
@@ -176,38 +131,6 @@ TEST_F(SimFiles, WhatTheBytesHoldIsSaidInAsFewPiecesAsThereAreWrites) {
   EXPECT_THAT(contents(4_MiB), ElementsAre(SimContent{0_B, 1_MiB, 1, (1_MiB).count},
                                            SimContent{1_MiB, 2_MiB, 1, 0}, zeros));
   EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-TEST_F(SimFiles, TheDiskIsFullWhenAFileIsOpenedAndEmptyOnceAllAreClosed) {
-  EXPECT_EQ(device_.live().file_bytes, 4_MiB);
-  const Result<std::unique_ptr<SleepFile>> more = device_.files()->open("/folder", 8_MiB);
-  ASSERT_FALSE(more.ok());
-  EXPECT_EQ(more.error().code(), ErrorCode::invalid_input);
-  EXPECT_THAT(more.error().message(), HasSubstr("'/folder' has no room"));
-  file_.reset();
-  EXPECT_EQ(device_.live().file_bytes, 0_B);
-  EXPECT_TRUE(device_.files()->open("/folder", 8_MiB).ok());
-  EXPECT_FALSE(device_.files()->open("/folder", 1_KiB).ok());
-}
-
-TEST_F(SimFiles, AFileIsOfWhole4KiBAndInAFolderThatHasAName) {
-  for (const Bytes size : {0_B, 1_B, 6_KiB}) {
-    const Result<std::unique_ptr<SleepFile>> refused = device_.files()->open("/folder", size);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_THAT(refused.error().message(), HasSubstr("not a multiple of 4 KiB"));
-  }
-  EXPECT_THAT(device_.files()->open("", 4_KiB).error().message(),
-              HasSubstr("the folder has no name"));
-  EXPECT_EQ(device_.live().file_bytes, 4_MiB);
-}
-
-TEST_F(SimFiles, TimeGoesByOnTheHostAsBytesAreWrittenAndRead) {
-  device_.finish();
-  const Nanoseconds begun = device_.now();
-  ASSERT_TRUE(file_->write(0_B, host_, 4_MiB).ok());
-  EXPECT_EQ(device_.time_in(DeviceCall::write_file), 1_ms);
-  ASSERT_TRUE(file_->read(0_B, host_, 4_MiB).ok());
-  EXPECT_EQ(device_.now() - begun, 1_ms + 640_us);
 }
 
 }  // namespace
