@@ -66,7 +66,8 @@ class Run {
         limit_(program.limit) {
     for (std::uint32_t i = 0; i < program.streams; ++i) streams_.push_back(sim_.new_stream());
     if (options.fault) sim_.fail(options.fault->kind, options.fault->nth, options.fault->code);
-    heap_ = std::make_unique<DeviceHeap>(sim_,
+    if (options.omission) forgetful_.emplace(sim_, *options.omission);
+    heap_ = std::make_unique<DeviceHeap>(forgetful_ ? *forgetful_ : static_cast<Device&>(sim_),
                                          HeapOptions{.limit = program.limit,
                                                      .reuse = program.reuse,
                                                      .most_mappings = program.most_mappings,
@@ -413,6 +414,7 @@ class Run {
     }
     result_.host_waits = sim_.host_waits();
     result_.stream_waits = heap_->statistics().stream_waits;
+    result_.omitted = forgetful_ && forgetful_->has_omitted();
     for (auto& [id, block] : blocks_) forget_uses(block);
     sim_.finish();
     heap_.reset();
@@ -425,6 +427,7 @@ class Run {
   const Program& program_;
   const RunOptions& options_;
   SimDevice sim_;
+  std::optional<ForgetfulDevice> forgetful_;  // of the heap's calls
   Listeners listeners_;
   std::unique_ptr<DeviceHeap> heap_;
   Oracle oracle_;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/property/forgetful_device.h"
 #include "tests/property/program.h"
 #include "weir/device.h"
 #include "weir/event.h"
@@ -29,6 +30,8 @@ struct RunOptions {
   std::optional<Fault> fault;
   // Also gets every event of the heap.
   EventSink* sink = nullptr;
+  // Leave out one call of the heap's that orders work, and say that it was made.
+  std::optional<Omission> omission = {};
 };
 
 struct RunResult {
@@ -44,6 +47,7 @@ struct RunResult {
   std::uint64_t errors = 0;  // of the device, reported by the heap
   std::uint64_t stream_waits = 0, host_waits = 0;
   std::uint64_t sleeps = 0;
+  bool omitted = false;  // RunOptions::omission came about
   // Driver calls made before the heap was destroyed.
   std::array<std::uint64_t, kDeviceCalls> calls{};
 };

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "core/base/mechanism.h"
-#include "core/base/mutation.h"
 #include "core/memory/tile_index.h"
 
 namespace weir {
@@ -166,7 +165,6 @@ Tile* Slabs::free(SmallTile* block) {
   }
 
   Tile* const run = slab.run;
-  if (mutation::left_out(mutation::Site::fence_goes_with_slab)) block->uses.reset();
   run->uses = std::move(block->uses);
   records_.give_back(block);
   slabs_.back()->position = slab.position;

@@ -107,9 +107,7 @@ bool StreamHeap::is_captured_after_a_wait() {
 }
 
 Status StreamHeap::wait_and_take(BlockRef block) {
-  const auto site = block.is_small() ? mutation::Site::wait_for_small_bytes
-                                     : mutation::Site::wait_for_bytes_of_same_heap;
-  if (Status status = wait_for(block.uses(), site); !status) {
+  if (Status status = wait_for(block.uses()); !status) {
     // (It stays cached.) It is held no more; that it was asked for stays noted, which only
     // matters as a hint.
     if (!block.is_small() || block.tile()->slab->live == 0_B) {
@@ -180,7 +178,7 @@ SmallTile* StreamHeap::allocate_small(Bytes bytes, Status& status) {
   if (stretch == nullptr) [[unlikely]]
     stretch = add_slab(status);
   if (stretch == nullptr) return nullptr;
-  status = wait_for(stretch->uses, mutation::Site::wait_for_small_bytes);
+  status = wait_for(stretch->uses);
   if (is_in_the_way(status)) {
     status = {};
     stretch = find_settled(bytes, status);
@@ -227,15 +225,13 @@ Status StreamHeap::wait(const FenceSet& fences) {
   return status;
 }
 
-Status StreamHeap::wait_for(BlockUsesPtr& uses, mutation::Site site) {
+Status StreamHeap::wait_for(BlockUsesPtr& uses) {
   if (!uses) [[likely]]
     return {};
-  if (!mutation::left_out(site)) {
-    if (pages_->makes_waits()) {
-      if (Status status = wait(uses->fences); !status) return status;
-    } else if (!is_settled(uses->fences)) {
-      return Error(ErrorCode::capture, "no request waits");
-    }
+  if (pages_->makes_waits()) {
+    if (Status status = wait(uses->fences); !status) return status;
+  } else if (!is_settled(uses->fences)) {
+    return Error(ErrorCode::capture, "no request waits");
   }
   uses.reset();
   return {};
@@ -302,7 +298,6 @@ std::vector<TimelineId> StreamHeap::users_of(Address address) const {
 Status StreamHeap::fence_users(BlockRef block, Gone gone) {
   BlockUsesPtr& uses = block.uses();
   for (const TimelineId user : uses->users) {
-    if (mutation::left_out(mutation::Site::record_stream_fences)) break;
     Result<Fence> fence = timelines_->record(user);
     const bool may_be_gone = !fence && fence.error().code() == ErrorCode::device;
     if (may_be_gone && gone == Gone::behind_all) {
@@ -313,9 +308,6 @@ Status StreamHeap::fence_users(BlockRef block, Gone gone) {
     add_fence(block, *fence);
   }
   uses->users.clear();
-  const auto site = block.is_small() ? mutation::Site::fence_goes_with_small_block
-                                     : mutation::Site::fence_goes_with_block;
-  if (mutation::left_out(site)) uses->fences.clear();
   if (uses->fences.empty()) uses.reset();
   return {};
 }

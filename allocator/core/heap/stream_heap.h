@@ -21,7 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/mutation.h"
 #include "core/base/mutex.h"
 #include "core/heap/block_ref.h"
 #include "core/heap/caching_heaps.h"
@@ -223,7 +222,7 @@ class StreamHeap {
   bool is_settled(const FenceSet& fences) WEIR_REQUIRES(mutex_);
   // Before bytes that carry `uses` serve the next block: makes the stream wait or, where no request
   // waits, checks that nobody is to be waited for. Then `uses` is null.
-  Status wait_for(BlockUsesPtr& uses, mutation::Site site) WEIR_REQUIRES(mutex_);
+  Status wait_for(BlockUsesPtr& uses) WEIR_REQUIRES(mutex_);
 
   bool may_cache() const WEIR_REQUIRES(mutex_) {
     return serves_ != kNoStream && !pages_->over_limit() && !pages_->is_asleep();

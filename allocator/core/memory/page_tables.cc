@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/base/mutation.h"
-
 namespace weir {
 
 Bytes PageTables::used_in(const Page& page) const {
@@ -20,7 +18,6 @@ Bytes PageTables::used_in(const Page& page) const {
 
 FenceSet PageTables::users_of(const Tile* head, Range home) const {
   FenceSet fences;
-  if (mutation::left_out(mutation::Site::trim_checks_completion)) return fences;
   (void)Tiles::visit_notes(head, home, [&](const Tile& tile) {
     if (tile.by != Tile::kNobody) fences.join(tiles.release_point(tile));
     if (tile.uses) fences.join(tile.uses->fences);

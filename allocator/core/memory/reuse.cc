@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/base/mechanism.h"
-#include "core/base/mutation.h"
 
 namespace weir {
 namespace {
@@ -44,14 +43,8 @@ Sequence Reuse::learn(Known& known, TimelineId waiter, TimelineId of) {
 // are waited for in any case.
 void Reuse::collect(const Owner& owner, const Tile& tile, FenceSet& fences) const {
   if (tile.by == Tile::kNobody) return;
-  const bool own = tile.by == owner.timeline;
-  if (!own && !mutation::left_out(mutation::Site::wait_for_donor)) {
-    fences.join(tables_.tiles.release_point(tile));
-  }
-  if (tile.uses && !mutation::left_out(own ? mutation::Site::wait_for_bytes_of_same_heap
-                                           : mutation::Site::wait_for_fences_of_donated)) {
-    fences.join(tile.uses->fences);
-  }
+  if (tile.by != owner.timeline) fences.join(tables_.tiles.release_point(tile));
+  if (tile.uses) fences.join(tile.uses->fences);
 }
 
 FenceSet Reuse::collect(const Owner& owner, const Tile* head, Range home) const {

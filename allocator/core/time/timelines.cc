@@ -7,8 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "core/base/mutation.h"
-
 namespace weir {
 namespace {
 
@@ -116,7 +114,6 @@ Result<Fence> Timelines::record(TimelineId timeline) {
   // Nothing runs on a retired stream any more: its last event says all.
   Timeline& mine = timelines_[timeline.value];
   if (mine.retired) return now(timeline);
-  if (mutation::left_out(mutation::Site::fence_records)) return Fence{timeline, Sequence{0}};
   Status status;
   const Recorded* const recorded = covering(mine, mine.point.load(), status);
   if (recorded == nullptr) return std::move(status).error();
@@ -127,17 +124,12 @@ Status Timelines::retire(TimelineId timeline) {
   const MutexLock lock(mutex_);
   Timeline& mine = timelines_[timeline.value];
   if (mine.retired) return {};
-  if (mutation::left_out(mutation::Site::retire_records)) {
-    mine.complete.store(mine.point.load());
-    learn();
-  } else {
-    Status status;
-    if (covering(mine, mine.point.load(), status) == nullptr) return status;
-    // Whoever took a point meanwhile may have the one after it.
-    mine.events.back().sequence = mine.point.load();
-    mine.keep_last_event(events_);
-    retired_.push_back(timeline);
-  }
+  Status status;
+  if (covering(mine, mine.point.load(), status) == nullptr) return status;
+  // Whoever took a point meanwhile may have the one after it.
+  mine.events.back().sequence = mine.point.load();
+  mine.keep_last_event(events_);
+  retired_.push_back(timeline);
   mine.retired = true;
   captures_.forget(mine.stream);
   if (retired_.size() <= kRetiredKept) return {};
