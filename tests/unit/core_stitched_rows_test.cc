@@ -18,13 +18,12 @@ namespace weir {
 namespace {
 
 using testing::Contains;
-using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Not;
 
 using State = StitchedRow::State;
 
-constexpr HeapId kA{0}, kB{1};
+constexpr HeapId kA{0};
 constexpr Address kHome{(1_TiB).count}, kRegion{(2_TiB).count};
 constexpr Bytes kGap = StitchedRows::kGap;
 
@@ -72,14 +71,6 @@ class StitchedRowsTest : public testing::Test {
     rows_.use(row, now);
     row.tile = &tile_;
   }
-  std::vector<Range> parts(const StitchedRow& row, Bytes bytes) {
-    std::vector<Range> parts;
-    EXPECT_TRUE(row.visit_parts(bytes, [&](Range home) {
-      parts.push_back(home);
-      return true;
-    }));
-    return parts;
-  }
   void TearDown() override { EXPECT_THAT(rows_.validate(), IsEmpty()); }
 
   TileIndex index_;
@@ -89,217 +80,6 @@ class StitchedRowsTest : public testing::Test {
   Address next_ = kHome, next_region_ = kRegion;
   std::uint32_t next_id_ = 0;
 };
-
-TEST_F(StitchedRowsTest, WithoutARegionThereIsNoRoom) {
-  EXPECT_FALSE(rows_.has_room(2_MiB));
-  EXPECT_EQ(rows_.count(), 0u);
-  EXPECT_EQ(rows_.at(kRegion), nullptr);
-  EXPECT_EQ(rows_.around(kRegion), nullptr);
-}
-
-TEST_F(StitchedRowsTest, ARegionOfTheSizeThatIsAskedForHasRoom) {
-  add_region(StitchedRows().region_for(10_MiB));
-  EXPECT_TRUE(rows_.has_room(10_MiB));
-  EXPECT_FALSE(rows_.has_room(12_MiB));
-}
-
-TEST_F(StitchedRowsTest, ARunBeginsBehindWhatIsNotTheRowsOfItsFirstPage) {
-  Page &first = page(4_MiB), &second = page(2_MiB), &third = page(6_MiB);
-  StitchedRow& stitched = row({&first, &second, &third}, 3_MiB);
-  EXPECT_EQ(stitched.run(), stitched.begin + 3_MiB);
-  EXPECT_EQ(stitched.size, 9_MiB);
-  EXPECT_EQ(stitched.heap, kA);
-  EXPECT_EQ(stitched.state, State::idle);
-  EXPECT_EQ(rows_.mappings(), 3u);
-  EXPECT_THAT(first.rows, ElementsAre(&stitched));
-  EXPECT_EQ(stitched.mapped(), 12_MiB);
-}
-
-TEST_F(StitchedRowsTest, ARunOfTheRowsBytesHasAPartOfEachPage) {
-  Page &first = page(4_MiB), &second = page(2_MiB), &third = page(6_MiB);
-  const StitchedRow& stitched = row({&first, &second, &third}, 3_MiB);
-  EXPECT_THAT(parts(stitched, 9_MiB),
-              ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range(), third.range()));
-  EXPECT_THAT(
-      parts(stitched, 3_MiB + kGrain),
-      ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range(), Range{third.home, kGrain}));
-  EXPECT_THAT(parts(stitched, 3_MiB),
-              ElementsAre(Range{first.home + 3_MiB, 1_MiB}, second.range()));
-  EXPECT_THAT(parts(stitched, 512_KiB), ElementsAre(Range{first.home + 3_MiB, 512_KiB}));
-}
-
-TEST_F(StitchedRowsTest, AVisitOfPartsEndsWhereTheVisitorSaysSo) {
-  const StitchedRow& stitched = row({&page(2_MiB), &page(2_MiB), &page(2_MiB)});
-  int visited = 0;
-  EXPECT_FALSE(stitched.visit_parts(6_MiB, [&](Range) { return ++visited < 2; }));
-  EXPECT_EQ(visited, 2);
-}
-
-TEST_F(StitchedRowsTest, OnlyARunThatUsesBytesOfEveryPageFits) {
-  const StitchedRow& stitched = row({&page(4_MiB), &page(2_MiB), &page(6_MiB)}, 1_MiB);
-  EXPECT_FALSE(stitched.fits(11_MiB + kGrain));
-  EXPECT_TRUE(stitched.fits(11_MiB));
-  EXPECT_TRUE(stitched.fits(5_MiB + kGrain));
-  EXPECT_FALSE(stitched.fits(5_MiB)) << "the last page would be idle";
-}
-
-TEST_F(StitchedRowsTest, RowsThatARunFitsAreFoundTheSmallestFirst) {
-  StitchedRow& large = row({&page(8_MiB), &page(8_MiB)});
-  StitchedRow& small = row({&page(8_MiB), &page(2_MiB)});
-  StitchedRow& middle = row({&page(8_MiB), &page(4_MiB)});
-  EXPECT_THAT(fitting(9_MiB, 100_MiB), ElementsAre(&small, &middle, &large));
-  EXPECT_THAT(fitting(9_MiB, 12_MiB), ElementsAre(&small, &middle));
-  EXPECT_THAT(fitting(9_MiB, 12_MiB - kGrain), ElementsAre(&small));
-  EXPECT_THAT(fitting(10_MiB + kGrain, 100_MiB), ElementsAre(&middle, &large));
-  EXPECT_THAT(fitting(16_MiB + kGrain, 100_MiB), IsEmpty());
-  EXPECT_THAT(fitting(8_MiB, 100_MiB), IsEmpty()) << "no byte of the last page would be used";
-}
-
-TEST_F(StitchedRowsTest, ARowInUseIsNotGivenOutAgainUntilItIsFree) {
-  StitchedRow &first = row({&page(2_MiB), &page(2_MiB)}),
-              &second = row({&page(2_MiB), &page(2_MiB)});
-  use(first, 7);
-  EXPECT_EQ(first.state, State::used);
-  EXPECT_EQ(first.used_at, 7u);
-  EXPECT_THAT(fitting(4_MiB, 4_MiB), ElementsAre(&second));
-  EXPECT_EQ(rows_.at(first.run()), &first) << "where a run is, it is found in any state";
-  FenceSet users;
-  users.join({TimelineId{3}, Sequence{5}});
-  rows_.free(first, users, 9);
-  EXPECT_EQ(first.state, State::idle);
-  EXPECT_EQ(first.used_at, 9u);
-  EXPECT_EQ(first.users, users);
-  EXPECT_THAT(fitting(4_MiB, 4_MiB), testing::UnorderedElementsAre(&first, &second));
-}
-
-TEST_F(StitchedRowsTest, ARetiredRowIsNotGivenOutAndThenGone) {
-  Page &first = page(2_MiB), &second = page(2_MiB);
-  StitchedRow& gone = row({&first, &second});
-  StitchedRow& other = row({&second, &first});
-  rows_.retire(gone);
-  EXPECT_THAT(fitting(4_MiB, 4_MiB), ElementsAre(&other));
-  EXPECT_THAT(rows_.validate(), IsEmpty());
-  rows_.drop_last(gone);
-  EXPECT_THAT(second.rows, ElementsAre(&other));
-  EXPECT_THAT(gone.pages, ElementsAre(&first));
-  EXPECT_EQ(rows_.mappings(), 3u);
-  EXPECT_THAT(rows_.validate(), IsEmpty());
-  rows_.drop_last(gone);
-  const Address begin = gone.begin;
-  rows_.remove(gone);
-  EXPECT_EQ(rows_.count(), 1u);
-  EXPECT_EQ(rows_.around(begin), nullptr);
-  EXPECT_THAT(first.rows, ElementsAre(&other));
-}
-
-TEST_F(StitchedRowsTest, ARowThatCouldNotBeMappedIsRemovedWithoutATrace) {
-  add_region(StitchedRows().region_for(6_MiB));
-  StitchedRow& unfinished = rows_.add(6_MiB, kB);
-  EXPECT_EQ(unfinished.heap, kB);
-  EXPECT_THAT(rows_.validate(), IsEmpty());
-  EXPECT_FALSE(rows_.has_room(6_MiB));
-  EXPECT_EQ(rows_.at(unfinished.run()), nullptr) << "no run begins where nothing is mapped";
-  Page& only = page(2_MiB);
-  rows_.append(unfinished, only);
-  EXPECT_THAT(rows_.validate(), IsEmpty());
-  EXPECT_THAT(fitting(2_MiB, 6_MiB), IsEmpty());
-  take_apart(unfinished);
-  EXPECT_THAT(only.rows, IsEmpty());
-  EXPECT_EQ(rows_.mappings(), 0u);
-  EXPECT_TRUE(rows_.has_room(6_MiB));
-}
-
-TEST_F(StitchedRowsTest, ARowIsFoundByItsRunAndByAnyAddressInIt) {
-  add_region(1_GiB);
-  StitchedRow& first = row({&page(4_MiB), &page(2_MiB)}, 1_MiB);
-  StitchedRow& second = row({&page(2_MiB), &page(2_MiB)});
-  EXPECT_EQ(rows_.at(first.begin + 1_MiB), &first);
-  EXPECT_EQ(rows_.at(first.begin), nullptr);
-  EXPECT_EQ(rows_.at(first.begin + 2_MiB), nullptr);
-  EXPECT_EQ(rows_.at(second.begin), &second);
-  EXPECT_EQ(rows_.around(first.begin), &first);
-  EXPECT_EQ(rows_.around(first.begin + 6_MiB - 1_B), &first);
-  EXPECT_EQ(rows_.around(second.begin + 4_MiB - 1_B), &second);
-  EXPECT_EQ(rows_.around(kRegion - 1_B), nullptr);
-  EXPECT_EQ(rows_.around(kRegion + 1_GiB), nullptr);
-}
-
-TEST_F(StitchedRowsTest, BetweenTwoRowsStaysAGap) {
-  add_region(1_GiB);
-  std::vector<Range> mapped;
-  for (int i = 0; i < 20; ++i) {
-    const StitchedRow& stitched = row({&page(2_MiB), &page(4_MiB)}, 1_MiB);
-    mapped.push_back({stitched.begin, 6_MiB});
-  }
-  std::sort(mapped.begin(), mapped.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  for (std::size_t i = 1; i < mapped.size(); ++i) {
-    EXPECT_GE(mapped[i].begin - mapped[i - 1].end(), kGap);
-  }
-}
-
-TEST_F(StitchedRowsTest, AddressesOfRowsThatAreGoneServeLargerOnes) {
-  const Range region = add_region(StitchedRows().region_for(30_MiB));
-  std::vector<StitchedRow*> all;
-  while (rows_.has_room(4_MiB)) all.push_back(&row({&page(2_MiB), &page(2_MiB)}));
-  ASSERT_GE(all.size(), 5u);
-  EXPECT_FALSE(rows_.has_room(30_MiB));
-  for (const std::size_t index : {1u, 3u, 0u, 2u}) {  // alone, alone, before one, between two
-    take_apart(*all[index]);
-    EXPECT_THAT(rows_.validate(), IsEmpty());
-  }
-  EXPECT_TRUE(rows_.has_room(4_MiB * 4 + kGap * 3));
-  for (std::size_t i = 4; i < all.size(); ++i) take_apart(*all[i]);
-  ASSERT_TRUE(rows_.has_room(30_MiB));
-  const StitchedRow& large = row({&page(30_MiB)});
-  EXPECT_TRUE(region.contains({large.begin, 30_MiB}));
-}
-
-TEST_F(StitchedRowsTest, TheSmallestHoleThatHasRoomIsTaken) {
-  add_region(64_MiB);
-  StitchedRow& first = row({&page(8_MiB)});
-  row({&page(2_MiB)});
-  StitchedRow& third = row({&page(4_MiB)});
-  row({&page(2_MiB)});
-  const Address wide = first.begin, narrow = third.begin;
-  take_apart(first);
-  take_apart(third);
-  EXPECT_EQ(row({&page(4_MiB)}).begin, narrow);
-  EXPECT_EQ(row({&page(6_MiB)}).begin, wide);
-}
-
-TEST_F(StitchedRowsTest, EachUsableAddressOfARegionIsARowsOrVacant) {
-  const std::vector<Range> regions = {add_region(64_MiB), add_region(128_MiB)};
-  std::vector<StitchedRow*> all;
-  const auto expect_all = [&] {
-    for (const Range region : regions) {
-      EXPECT_EQ(rows_.addresses_in(region), StitchedRows().usable(region).size);
-    }
-  };
-  for (int i = 0; i < 12; ++i) {
-    all.push_back(&row({&page(8_MiB), &page(2_MiB)}));
-    expect_all();
-  }
-  for (StitchedRow* const each : all) {
-    take_apart(*each);
-    expect_all();
-  }
-  EXPECT_EQ(rows_.addresses_in({kRegion - 1_GiB, 1_GiB}), 0_B);
-}
-
-// The driver maps no page across the end of what was reserved at once.
-TEST_F(StitchedRowsTest, NoRowLiesAcrossTwoRegionsSideBySide) {
-  const Range first = add_region(StitchedRows().region_for(10_MiB));
-  const Range second = add_region(StitchedRows().region_for(10_MiB));
-  ASSERT_EQ(first.end(), second.begin);
-  StitchedRow &one = row({&page(10_MiB)}), &two = row({&page(10_MiB)});
-  EXPECT_FALSE(rows_.has_room(2_MiB));
-  take_apart(one);
-  take_apart(two);
-  EXPECT_TRUE(rows_.has_room(10_MiB));
-  EXPECT_FALSE(rows_.has_room(10_MiB + kGrain));
-  EXPECT_THAT(rows_.validate(), IsEmpty());
-}
 
 // Rows of random pages come and go: their addresses never overlap, and all that is found is right.
 TEST_F(StitchedRowsTest, AgreesWithAListOfAllRowsOverRandomPrograms) {

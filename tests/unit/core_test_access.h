@@ -11,7 +11,6 @@ namespace weir {
 struct TestAccess {
   static DeviceHeap::Impl& impl(DeviceHeap& heap) { return *heap.impl_; }
   static auto& observer(DeviceHeap& heap) { return impl(heap).observer; }
-  static auto& caching_heaps(DeviceHeap& heap) { return impl(heap).pools.own().caching_heaps(); }
   static Budget& budget(DeviceHeap& heap) { return impl(heap).budget; }
   static TileIndex& index(DeviceHeap& heap) { return impl(heap).registry.index(); }
   static StreamHeap& stream_heap(DeviceHeap& heap, std::size_t id) {
@@ -46,9 +45,6 @@ struct TestAccess {
 
   static auto& kept(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_count_; }
   static auto& cached(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_; }
-  static auto& caching_link(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.caching_link_; }
-  static bool listed(StreamHeap& heap) { return caching_link(heap).listed; }
-  static constexpr std::size_t kMostCached = StreamHeap::kMostCached;
   // The stream whose calls may take the fast paths.
   static auto& fast_stream(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fast_stream_; }
   static auto& serves(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.serves_; }
@@ -60,10 +56,6 @@ struct TestAccess {
   static auto& lists(Slabs& slabs) { return slabs.lists_; }
   static auto& filled(Slabs& slabs) { return slabs.filled_; }
 
-  // What the stream heap's blocks hold, as its history has it.
-  static Bytes noted_as_held(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
-    return heap.history_.held_;
-  }
   static std::size_t entries(const PlacementCache& cache) { return cache.entries_.size(); }
 
   static Timelines& timelines(DeviceHeap& heap) { return impl(heap).pools.own().timelines(); }

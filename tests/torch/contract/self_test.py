@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import os
 import pathlib
@@ -30,7 +29,6 @@ import program  # noqa: E402
 import random_programs  # noqa: E402
 import run_programs  # noqa: E402
 import shrink  # noqa: E402
-import soak  # noqa: E402
 
 PROGRAMS = 10_000
 
@@ -861,10 +859,6 @@ class Shrinking(unittest.TestCase):
                     return
         self.fail("no program fails so")
 
-    def test_it_ends_in_time(self):
-        steps = generate.random_program(0)["steps"]
-        self.assertEqual(shrink.shrink(steps, self.first_failing, 0), (steps, 0))
-
 
 # A child that finds the fault of Shrinking.fails: as wrong data, as a crash, or by hanging.
 CHILD = """
@@ -978,122 +972,6 @@ class Executing(unittest.TestCase):
                     live.remove(step["tensor"])
             self.assertEqual(list(execution.tensors), live)
             execution.forget()
-
-
-class Leaking(unittest.TestCase):
-    def test_what_stays_allocated_is_said_once(self):
-        fake = unittest.mock.MagicMock()
-        with unittest.mock.patch.dict(sys.modules, {"torch": fake}):
-            import execute
-
-        def leaked(**state):
-            machine = types.SimpleNamespace(**{"allocated": 100, "may_stay": 0,
-                                               "has_collectives": False, **state})
-            with unittest.mock.patch.object(execute, "torch", fake):
-                return execute.Machine.leaked(machine), execute.Machine.leaked(machine)
-
-        fake.cuda.memory_allocated.return_value = 100 + (64 << 20)
-        self.assertEqual(leaked(), (64 << 20, 0))
-        self.assertEqual(leaked(may_stay=64 << 20), (0, 0))
-        self.assertEqual(leaked(has_collectives=True), (0, 0))
-
-
-class Soaking(unittest.TestCase):
-    """soak.py, with programs that do nothing and a clock that runs a second in each."""
-
-    def soak(self, outcomes, seconds):
-        clock = itertools.count()
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "samples")
-            with contextlib.redirect_stdout(io.StringIO()) as said:
-                found = soak.soak(lambda seed: {"outcome": outcomes(seed), "message": "so"},
-                                  lambda: {"device mappings": 7, "reserved KiB": 1 / 3}, seconds,
-                                  soak.Samples(path), itertools.count(5), now=lambda: next(clock))
-            with open(path) as file:
-                return *found, file.read().splitlines(), said.getvalue()
-
-    def test_runs_for_as_long_as_asked_and_samples(self):
-        ran, failed, lines, _ = self.soak(lambda seed: "right", 30)
-        self.assertGreater(ran, 5)
-        self.assertEqual(failed, [])
-        names = [field.split(":")[0] for field in lines[0].split(",")]
-        self.assertEqual(names, ["seconds", *soak.QUANTITIES])
-        self.assertEqual(len(lines), ran + 1)
-        for line in lines[1:]:
-            values = dict(zip(names, map(float, line.split(","))))
-            self.assertGreater(values["resident KiB"], 1000)
-            self.assertGreater(values["process mappings"], 10)
-            self.assertGreaterEqual(values["threads"], 1)
-            self.assertGreaterEqual(values["descriptors"], 3)
-            self.assertEqual(values["device mappings"], 7)
-            self.assertEqual(values["reserved KiB"], 0.33)
-
-    def test_names_the_seed_that_failed_and_goes_on(self):
-        ran, failed, _, said = self.soak(lambda seed: "wrong" if seed == 6 else "memory", 30)
-        self.assertGreater(ran, 5)
-        self.assertEqual(failed, [(6, "wrong: so")])
-        self.assertIn("FAILED: seed 6", said)
-
-    def test_ends_where_the_context_is_lost(self):
-        ran, failed, _, _ = self.soak(lambda seed: "crash" if seed == 7 else "right", 1000)
-        self.assertEqual((ran, failed), (3, [(7, "crash: so")]))
-
-    def test_a_descriptor_that_is_left_open_is_counted(self):
-        before = soak.process_sample()["descriptors"]
-        with open(os.devnull):
-            self.assertEqual(soak.process_sample()["descriptors"], before + 1)
-
-    def test_is_skipped_without_a_gpu(self):
-        done = subprocess.run([sys.executable, str(HERE / "soak.py"), "--samples", os.devnull],
-                              capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": ""})
-        if "no GPU here" not in done.stdout:
-            self.skipTest("there is a GPU")
-        self.assertEqual(done.returncode, 77)
-
-
-class Batches(unittest.TestCase):
-    def test_what_ends_context_events_is_run_apart(self):
-        options = types.SimpleNamespace(seconds=60, batch=20)
-        programs = [generate.random_program(seed) for seed in range(200)]
-        search, names = random_programs.Search(options, programs), []
-        while batch := search.batch():
-            self.assertEqual(len({program.ends_context_events(each["steps"]) for each in batch}), 1)
-            names += [each["name"] for each in batch]
-        self.assertEqual(sorted(names), sorted(each["name"] for each in programs))
-
-
-class RanksOfAGroup(unittest.TestCase):
-    def test_the_first_that_is_not_right_speaks_for_all(self):
-        with unittest.mock.patch.dict(sys.modules, {"torch": unittest.mock.MagicMock()}):
-            import execute
-
-        class Store(dict):
-            set = dict.__setitem__
-            get = dict.__getitem__  # a rank that is late is a KeyError
-
-        right, wrong = {"outcome": "right", "message": ""}, {"outcome": "wrong", "message": "3, not 4"}
-        for others, expected in (([right], "right"), ([right, wrong], "wrong"), ([], "crash")):
-            store = Store()
-            for rank, result in enumerate(others, 1):
-                store.set(f"1/{rank}", json.dumps(result))
-            size = max(2, len(others) + 1)
-            with unittest.mock.patch.dict(os.environ, {"RANK": "0", "WORLD_SIZE": str(size)}):
-                ranks = execute.Ranks(has_collectives=False)
-            ranks._store = store
-            said = ranks.agree(right)
-            self.assertEqual(said["outcome"], expected)
-            with unittest.mock.patch.dict(os.environ, {"RANK": "1", "WORLD_SIZE": str(size)}):
-                other = execute.Ranks(has_collectives=False)
-            other._store = store
-            self.assertEqual(other.agree(right), said)
-
-    def test_worlds_that_tensors_cannot_be_divided_for_are_refused(self):
-        for arguments, says in ((("--world", "3", "--collectives", "F"), "divided"),
-                                (("--world", "2"), "--collectives")):
-            done = subprocess.run([sys.executable, str(HERE / "random_programs.py"), "--plan", "1",
-                                   *arguments], capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(says, done.stderr)
 
 
 class Outcomes(unittest.TestCase):
