@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captures and graphs of CudaDevice, through the seam.
+// Nodes and launches of captured graphs, and who may end a capture: what every device does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/conformance/cuda_rig.h"
+#include "tests/conformance/rig.h"
 
 namespace weir::conformance {
 namespace {
 
-using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 using testing::UnorderedElementsAreArray;
 
-class CudaCapture : public ConformanceOnAPage {
+class DeviceGraphs : public ConformanceOnAPage {
  protected:
   void SetUp() override {
     ConformanceOnAPage::SetUp();
@@ -90,10 +88,9 @@ class CudaCapture : public ConformanceOnAPage {
     return nodes.ok() ? *nodes : std::vector<GraphNode>{};
   }
   template <class T>
-  static void expect_capture_error(const Result<T>& result, const std::string& says) {
+  static void expect_capture_error(const Result<T>& result) {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code(), ErrorCode::capture) << result.error().message();
-    EXPECT_THAT(result.error().message(), HasSubstr(says));
   }
 
   Stream stream_;  // the one that captures begin in
@@ -101,10 +98,9 @@ class CudaCapture : public ConformanceOnAPage {
   std::vector<EventHandle> events_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, CudaCapture, testing::Values(RigKind{"Cuda", make_cuda_rig}),
-                         kind_name);
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceGraphs, each_kind_of_device(), kind_name);
 
-TEST_P(CudaCapture, ACapturedStreamSaysSoAndEachCaptureHasItsOwnId) {
+TEST_P(DeviceGraphs, ACapturedStreamSaysSoAndEachCaptureHasItsOwnId) {
   begin();
   const Result<CaptureInfo> first = device().capture_info(stream_);
   end_and_discard();
@@ -117,7 +113,7 @@ TEST_P(CudaCapture, ACapturedStreamSaysSoAndEachCaptureHasItsOwnId) {
   EXPECT_EQ(status_of(stream_), CaptureInfo::Status::none);
 }
 
-TEST_P(CudaCapture, TipsAreTheNodesThatTheNextDependsOnAndCanBeAddedTo) {
+TEST_P(DeviceGraphs, TipsAreTheNodesThatTheNextDependsOnAndCanBeAddedTo) {
   begin();
   EXPECT_TRUE(device().capture_tips(stream_)->empty());
   fill(stream_, 1);
@@ -132,7 +128,7 @@ TEST_P(CudaCapture, TipsAreTheNodesThatTheNextDependsOnAndCanBeAddedTo) {
   end_and_discard();
 }
 
-TEST_P(CudaCapture, ANodeDependsOnWhatItsStreamDidAndWaitedFor) {
+TEST_P(DeviceGraphs, ANodeDependsOnWhatItsStreamDidAndWaitedFor) {
   begin();
   fill(stream_, 1);
   const GraphNode first = last_node(stream_);
@@ -151,7 +147,7 @@ TEST_P(CudaCapture, ANodeDependsOnWhatItsStreamDidAndWaitedFor) {
   end_and_discard();
 }
 
-TEST_P(CudaCapture, ANodeNamesAllOfManyDependencies) {
+TEST_P(DeviceGraphs, ANodeNamesAllOfManyDependencies) {
   for (const std::size_t count : {8, 9, 40}) {
     begin();
     std::vector<GraphNode> nodes;
@@ -166,7 +162,7 @@ TEST_P(CudaCapture, ANodeNamesAllOfManyDependencies) {
   }
 }
 
-TEST_P(CudaCapture, CapturedWorkRunsAtEachLaunchAndNotBefore) {
+TEST_P(DeviceGraphs, CapturedWorkRunsAtEachLaunchAndNotBefore) {
   for (const CaptureMode mode :
        {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
     fill(stream_, 1);
@@ -183,7 +179,7 @@ TEST_P(CudaCapture, CapturedWorkRunsAtEachLaunchAndNotBefore) {
   }
 }
 
-TEST_P(CudaCapture, WorkAfterALaunchInItsStreamComesAfterTheGraph) {
+TEST_P(DeviceGraphs, WorkAfterALaunchInItsStreamComesAfterTheGraph) {
   begin();
   fill(stream_, 7);
   follow(side_, stream_);
@@ -199,64 +195,59 @@ TEST_P(CudaCapture, WorkAfterALaunchInItsStreamComesAfterTheGraph) {
   expect_ok(device().destroy_executable(executable));
 }
 
-TEST_P(CudaCapture, AForkThatNeverJoinsGivesNoGraphAndSaysWhatToDo) {
+TEST_P(DeviceGraphs, AForkThatNeverJoinsGivesNoGraphAndSaysWhatToDo) {
   begin();
   fill(stream_, 1);
   follow(side_, stream_);
   fill(side_, 2);
-  expect_capture_error(device().end_capture(stream_),
-                       "a stream that the capture forked to has not joined it again: have the "
-                       "captured stream wait for it before the end");
+  expect_capture_error(device().end_capture(stream_));
   EXPECT_EQ(status_of(stream_), CaptureInfo::Status::none);
   EXPECT_EQ(status_of(side_), CaptureInfo::Status::none);
 }
 
-TEST_P(CudaCapture, AWaitForEagerWorkBreaksTheCaptureAndTheEndSaysSo) {
+TEST_P(DeviceGraphs, AWaitForEagerWorkBreaksTheCaptureAndTheEndSaysSo) {
   events_.push_back(record(side_));
   begin();
   fill(stream_, 1);
-  expect_capture_error(device().wait(stream_, events_.back()), "cuStreamWaitEvent");
+  expect_capture_error(device().wait(stream_, events_.back()));
   EXPECT_EQ(status_of(stream_), CaptureInfo::Status::invalidated);
-  expect_capture_error(device().capture_tips(stream_), "cuStreamGetCaptureInfo");
-  expect_capture_error(device().end_capture(stream_), "an earlier call broke the capture");
+  expect_capture_error(device().capture_tips(stream_));
+  expect_capture_error(device().end_capture(stream_));
   EXPECT_EQ(status_of(stream_), CaptureInfo::Status::none);
   begin();  // the stream can be captured again
   fill(stream_, 1);
   end_and_discard();
 }
 
-TEST_P(CudaCapture, ACaptureEndsInTheThreadThatBeganIt) {
+TEST_P(DeviceGraphs, ACaptureEndsInTheThreadThatBeganIt) {
   for (const CaptureMode mode : {CaptureMode::global, CaptureMode::thread_local_}) {
     begin(mode);
     fill(stream_, 1);
-    std::thread([&] {
-      expect_capture_error(device().end_capture(stream_), "another thread began the capture");
-    }).join();
+    std::thread([&] { expect_capture_error(device().end_capture(stream_)); }).join();
     abandon();
   }
 }
 
-TEST_P(CudaCapture, ARelaxedCaptureEndsInAnyThread) {
+TEST_P(DeviceGraphs, ARelaxedCaptureEndsInAnyThread) {
   begin(CaptureMode::relaxed);
   fill(stream_, 1);
   std::thread([&] { end_and_discard(); }).join();
   EXPECT_EQ(status_of(stream_), CaptureInfo::Status::none);
 }
 
-TEST_P(CudaCapture, ACaptureEndsInTheStreamThatBeganIt) {
+TEST_P(DeviceGraphs, ACaptureEndsInTheStreamThatBeganIt) {
   begin();
   fill(stream_, 1);
   follow(side_, stream_);
   fill(side_, 2);
-  expect_capture_error(device().end_capture(side_), "the capture began in another stream");
+  expect_capture_error(device().end_capture(side_));
   abandon();
 }
 
-TEST_P(CudaCapture, AStreamIsCapturedOnceAtATime) {
-  expect_capture_error(device().end_capture(stream_), "the stream is not being captured");
+TEST_P(DeviceGraphs, AStreamIsCapturedOnceAtATime) {
+  expect_capture_error(device().end_capture(stream_));
   begin();
-  expect_capture_error(device().begin_capture(stream_, CaptureMode::global),
-                       "cuStreamBeginCapture");
+  expect_capture_error(device().begin_capture(stream_, CaptureMode::global));
   abandon();
 }
 
