@@ -440,6 +440,25 @@ TEST_F(UntoldCaptures, ABeginThatFailedEndsWithTheCaptureThatWasInItsWay) {
   close(one);
 }
 
+// A block waits for the captures that may use it alone, of which the refused one is none.
+TEST_F(UntoldCaptures, ABeginThatAnotherLibrarysCaptureRefusesHoldsNoBlockBack) {
+  Stream origin = device_.new_stream();
+  origin.may_end = true;
+  void* const x = written(kBlock, s_);
+  begin_unannounced(origin);
+  GraphPool *refused = open_pool(), *pool = open_pool();
+  Result<PoolBinding> stale = refused->capture([](Stream) { return false; }, origin);
+  ASSERT_TRUE(stale.ok());
+  EXPECT_FALSE(device_.begin_capture(origin, CaptureMode::global).ok());
+  const Captured captured = capture(*pool, s_, [&] {
+    end_and_destroy(origin);
+    free(x);
+    return nullptr;
+  });
+  EXPECT_EQ(heap_.statistics().live_blocks.current, 0u);
+  drop(captured, *pool);
+}
+
 // What the program says of the state it goes back to, it orders itself.
 TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
   GraphPool* pool = open_pool();

@@ -541,6 +541,26 @@ TEST_F(PausedCaptures, AFailedCaptureWhoseBindingStaysHoldsNothingBack) {
   EXPECT_EQ(reserved(), 0_B);
 }
 
+// A stream that may end is asked only where the program names it.
+TEST_F(PausedCaptures, ACaptureThatFailedInThePauseIsOverOnceItsStreamIsSeenUncaptured) {
+  Stream origin = device_.new_stream();
+  origin.may_end = true;
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, origin);
+  begin(origin);
+  free(written(kBlock, origin));
+  binding.close(/*keep=*/true, /*origin_lives=*/true);
+  fail(origin);
+  EXPECT_TRUE(heap_.stream(origin.handle).ok());
+  host_wait(origin);
+  EXPECT_TRUE(device_.destroy_stream(origin).ok());
+  pool->release_graph();
+  close(pool);
+  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(reserved(), 0_B);
+  expect_fast_paths();
+}
+
 // It never began, or it failed before it asked for memory.
 TEST_F(PausedCaptures, TheNextCaptureOfAStreamTakesThePlaceOfOneThatIsNotThere) {
   for (const bool began : {false, true}) {

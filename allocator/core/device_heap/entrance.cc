@@ -97,6 +97,7 @@ Result<Stream> Entrance::stream(void* handle) {
     // Under Trust::told it goes by the driver's id outside captures, whatever it went by in one.
     if (!pools_.own().is_told()) *found = names_.of(*found);
     found->may_end = may_end;
+    if (may_end && bound()) pools_.shared().captures.ask_about(*found);
     return found;
   }
   const std::optional<Stream> named = names_.find(handle);
@@ -151,13 +152,14 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
                                              PoolBindings::Takes takes, PoolBindings::Kind kind,
                                              std::optional<Stream> origin) {
   PoolBindings::Capture capture{
-      .announced = 0, .origin = origin, .id = 0, .within = false, .goes_on = false};
+      .announced = 0, .origin = origin, .id = 0, .within = false, .foreign = false, .goes_on = false};
   if (origin && kind == PoolBindings::Kind::captured) {
     const Result<CaptureInfo> info = device_.capture_info(*origin);
     if (!info) return info.error();
     if (info->status != CaptureInfo::Status::none) {
       capture.id = info->id;
       capture.within = takes(*origin, *info);
+      capture.foreign = !capture.within;
     }
   }
   const bool goes_on = capture.id != 0;

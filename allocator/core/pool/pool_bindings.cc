@@ -120,15 +120,6 @@ bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& 
   return origin && binding.capture.origin == origin;
 }
 
-// A capture that is announced for that stream has begun, and has this number.
-void PoolBindings::note_number(const Stream& origin, std::uint64_t capture) {
-  for (Binding& each : bindings_) {
-    if (each.kind != Kind::captured || !each.captures() || each.capture.origin != origin) continue;
-    std::uint64_t unknown = 0;
-    (void)std::atomic_ref(each.capture.id).compare_exchange_strong(unknown, capture);
-  }
-}
-
 // The pools hear of it under the lock: nobody finds a capture over before its pool does.
 bool PoolBindings::end_past(std::uint64_t own, const std::optional<Stream>& origin) {
   if (captures_on_.load(std::memory_order_acquire) == 0) return false;
@@ -137,23 +128,12 @@ bool PoolBindings::end_past(std::uint64_t own, const std::optional<Stream>& orig
   };
   {
     const std::shared_lock lock(mutex_);
-    if (own != 0 && origin) note_number(*origin, own);
     if (std::none_of(bindings_.begin(), bindings_.end(), has_ended)) return false;
   }
   bool any = false;
   const std::unique_lock lock(mutex_);
-  // A begin that failed, since the stream was being captured, left a binding of that capture.
-  std::vector<std::uint64_t> over;
-  for (const Binding& each : bindings_) {
-    if (each.capture_id() != 0 && has_ended(each)) over.push_back(each.capture_id());
-  }
-  const auto ends = [&](const Binding& each) {
-    const bool of_one = each.kind == Kind::captured && each.captures() &&
-                        std::find(over.begin(), over.end(), each.capture_id()) != over.end();
-    return of_one || has_ended(each);
-  };
   std::erase_if(bindings_, [&](Binding& each) {
-    if (!ends(each)) return false;
+    if (!has_ended(each)) return false;
     any = true;
     const bool closed = each.state == State::paused;
     // Whether it made a graph is not known until its binding is closed.
@@ -177,6 +157,7 @@ std::shared_ptr<CapturePool> PoolBindings::find(Stream stream, const CaptureInfo
                                     [&](const Binding& each) { return each.serves(stream, info); });
   if (binding == bindings_.rend()) return nullptr;
   if (info.status != CaptureInfo::Status::none && binding->captures()) {
+    std::atomic_ref(binding->capture.foreign).store(false, std::memory_order_relaxed);
     const std::atomic_ref id(binding->capture.id);
     if (id.load(std::memory_order_relaxed) == 0) {
       captures_.note_begun(binding->capture.announced);
@@ -228,7 +209,7 @@ std::uint64_t PoolBindings::oldest_capture() const {
   const std::shared_lock lock(mutex_);
   std::uint64_t oldest = ~std::uint64_t{0};
   for (const Binding& binding : bindings_) {
-    if (binding.captures()) oldest = std::min(oldest, binding.id);
+    if (binding.captures() && !binding.is_foreign()) oldest = std::min(oldest, binding.id);
   }
   return oldest;
 }

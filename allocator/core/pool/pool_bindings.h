@@ -50,6 +50,9 @@ class PoolBindings {
     // The binding was opened within the capture, by somebody who is not done when that ends: it
     // serves on, without a capture, until it is closed.
     bool within = false;
+    // It was going on when the binding was opened, the filter did not take its origin, and no
+    // request of it came: it is another's, and a begin in that stream is refused.
+    bool foreign = false;
     // It went on when its binding was closed, on an origin that can't be asked later.
     bool goes_on = false;
   };
@@ -92,7 +95,7 @@ class PoolBindings {
   std::optional<bool> attach(Stream stream, const CaptureInfo& info, CaptureAttachment attachment);
   std::vector<CaptureAttachment> attached(std::uint64_t id) const;
 
-  // The last id; and the oldest of a capture that is not over, or more than all.
+  // The last id; and the oldest of a capture that is not over nor foreign, or more than all.
   std::uint64_t last() const;
   std::uint64_t oldest_capture() const;
 
@@ -116,6 +119,9 @@ class PoolBindings {
       return std::atomic_ref(const_cast<std::uint64_t&>(capture.id))
           .load(std::memory_order_relaxed);
     }
+    bool is_foreign() const {
+      return std::atomic_ref(const_cast<bool&>(capture.foreign)).load(std::memory_order_relaxed);
+    }
     bool serves(Stream stream, const CaptureInfo& info) const {
       return takes && takes(stream, info);
     }
@@ -126,7 +132,6 @@ class PoolBindings {
   static bool is_of_earlier(const Binding& binding, std::uint64_t own,
                             const std::optional<Stream>& origin);
   void pause(Binding& binding, bool keep);
-  void note_number(const Stream& origin, std::uint64_t capture);
 
   HeapRegistry& registry_;
   OpenCaptures& captures_;

@@ -64,6 +64,15 @@ void OpenCaptures::note_begun(std::uint64_t announced) {
   if (const auto known = all.find(announced); known != all.end()) known->second.begun = true;
 }
 
+void OpenCaptures::ask_about(Stream stream) {
+  const MutexLock lock(process_.mutex);
+  std::erase_if(own().announced, [&](const auto& each) {
+    if (!each.second.begun || each.second.origin != stream) return false;
+    const Result<CaptureInfo::Status> status = device_.capture_status(stream);
+    return status && *status == CaptureInfo::Status::none;
+  });
+}
+
 void OpenCaptures::meet(Stream stream) {
   if (stream.may_end || stream.is_all()) return;
   const MutexLock lock(process_.mutex);

@@ -51,6 +51,9 @@ class OpenCaptures {
   void ended(std::uint64_t announced);
   // It has begun.
   void note_begun(std::uint64_t announced);
+  // The stream is there, though it may end without notice: asks now whether what began on it is
+  // over.
+  void ask_about(Stream stream);
   // What the driver says of it. unknown: its origin is not known, or may be gone.
   enum class Progress { unknown, about_to_begin, going_on, over };
   // Errors: device.
