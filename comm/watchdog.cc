@@ -77,9 +77,13 @@ Status Watchdog::poll() {
                                       seconds(device_.now() - launches_.since) + kRemedy);
 }
 
-// Passes over what has ended.
+// Passes over what has ended. What the driver will not destroy stays.
 Result<std::optional<Watchdog::Mark>> Watchdog::first_late(Line& line) {
   std::unique_lock lock(mutex_);
+  const bool is_quiet = line.marks.empty();
+  while (is_quiet && line.idle.size() > kIdle && device_.destroy_event(line.idle.back())) {
+    line.idle.pop_back();
+  }
   while (!line.marks.empty()) {
     const Mark first = line.marks.front();  // only polls take it away
     lock.unlock();

@@ -129,6 +129,16 @@ TEST_F(Watched, ManyThousandsQueuedTogetherAreNotLateAndTakeABoundedNumberOfEven
   });
 }
 
+TEST_F(Watched, TheEventsOfABurstGoOnceTheQueueIsQuiet) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    queue(rank, 3000);
+    EXPECT_GT(rank.device.live().events, 500u);
+    EXPECT_EQ(late_after(rank, 1300), std::nullopt);
+    EXPECT_LT(rank.device.live().events, 200u);
+  });
+}
+
 TEST_F(Watched, TheOneThatHangsAmongManyThousandsIsFound) {
   create({.timeout = kSecond});
   world_.hang(0, 2500);
