@@ -81,7 +81,7 @@ Status Watchdog::poll() {
 Result<std::optional<Watchdog::Mark>> Watchdog::first_late(Line& line) {
   std::unique_lock lock(mutex_);
   const bool is_quiet = line.marks.empty();
-  while (is_quiet && line.idle.size() > kIdle && device_.destroy_event(line.idle.back())) {
+  while (is_quiet && !line.idle.empty() && device_.destroy_event(line.idle.back())) {
     line.idle.pop_back();
   }
   while (!line.marks.empty()) {

@@ -65,10 +65,10 @@ class Watchdog {
   struct Line {
     std::uint64_t queued = 0, done = 0;
     std::deque<Mark> marks;         // only poll() and close() take the first away
-    std::vector<EventHandle> idle;  // for marks to come; few once a look found no mark
+    std::vector<EventHandle> idle;  // for marks to come; none once a look found no mark
     Nanoseconds since;              // from when the first mark is timed
   };
-  static constexpr std::size_t kMost = 1024, kIdle = 4;
+  static constexpr std::size_t kMost = 1024;
   static constexpr std::array<std::int64_t, 4> kPieces{1, 1, 2, 8};  // of a mark, by how full it is
   static constexpr std::size_t kNamed = 256;  // operations that are named by what they were
 
