@@ -99,7 +99,7 @@ Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
   if (Captured* const known = captures_.find(id)) return known;
   const auto in_graph = std::make_shared<InGraph>(graphs);
   Captured* const captured = &captures_.add(id, in_graph);
-  const Result<bool> scoped = context.heap.attach(
+  const Result<bool> scoped = context.heap.captures().attach(
       stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
   Status held = scoped ? Status() : Status(scoped.error());
   if (held && !*scoped) held = context.device.retain(stream, in_graph);
@@ -121,7 +121,7 @@ Result<Stream> CommState::fork(Stream stream, const Entered& entered) {
   if (forked.id == 0) {
     Result<Stream> made = captures_.stream_to_fork();
     if (!made) return made;
-    const Result<bool> scoped = context.heap.attach(stream, {*made, nullptr});
+    const Result<bool> scoped = context.heap.captures().attach(stream, {*made, nullptr});
     if (!scoped) return error(scoped.error().code(), scoped.error().message());
     forked = *made;
   }

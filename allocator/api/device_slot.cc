@@ -47,7 +47,8 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
   slot->validates_ = config.validate;
   slot->listen(config);
   if (Status status = slot->make_heap(config); !status.ok()) return std::move(status).error();
-  slot->heap_->on_context_events_lost([number](ContextEventsLost why) { log_loss(number, why); });
+  slot->heap_->captures().on_context_events_lost(
+      [number](ContextEventsLost why) { log_loss(number, why); });
   slot->recordings_ = std::make_unique<Recordings>(device, *slot->heap_, config, number);
   if (Status status = slot->recordings_->begin(); !status.ok()) return std::move(status).error();
   log(LogLevel::info, fmt::format("device {}: {}", number, device.name()));

@@ -74,7 +74,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
                [this](std::uint64_t id) { return pools_.id_of(id); }),
       statistics_(number, heap),
       total_(total_of(device)),
-      configured_limit_(heap.limit()),
+      configured_limit_(heap.options().limit),
       caching_allowed_(environment_allows_caching()),
       caching_(caching_allowed_),
       pools_(heap, device,
@@ -152,7 +152,7 @@ void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
 // no other memory.
 void* DeviceMemory::allocate_refused(Bytes bytes, const Stream& stream, const Error& error) {
   if (error.code() == ErrorCode::out_of_memory) {
-    const Result<std::uint64_t> pool = heap_.pool_serving(stream);
+    const Result<std::uint64_t> pool = heap_.captures().pool_serving(stream);
     void* const reserve = pool && *pool == 0 ? pools_.take_from_reserve(bytes, stream) : nullptr;
     if (reserve != nullptr) return reserve;
   }
@@ -189,13 +189,13 @@ void DeviceMemory::fail(Bytes bytes, const Stream& stream, const Error& error) {
   const MemoryInfo now = memory ? *memory : MemoryInfo{.free = 0_B, .total = total_};
   history_.out_of_memory(bytes, now.free, stream, history_.context_of_allocation());
   statistics_.count_out_of_memory();
-  const Bytes limit = heap_.limit();
+  const Bytes limit = heap_.options().limit;
   if (observer_) observer_(bytes, limit > 0_B ? limit : total_, now.free, error);
   const Shortage shortage{.device = number_,
                           .asked = bytes,
                           .memory = now,
                           .limit = limit,
-                          .reuse = heap_.reuse(),
+                          .reuse = heap_.options().reuse,
                           .held = heap_.snapshot(),
                           .pool_of = [this](std::uint64_t id) { return pools_.id_of(id); },
                           .of_other_sources = statistics_.held_by_sources(),

@@ -114,7 +114,8 @@ void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
     // Whether the stream is one of PyTorch's, which last, or may be destroyed at any time, is not
     // said; nor so whether it can be asked later if it is captured.
     if (stream != nullptr) {
-      weir.allocator().heap(device).forgo_context_events(weir::ContextEventsLost::pluggable);
+      weir.allocator().heap(device).captures().forgo_context_events(
+          weir::ContextEventsLost::pluggable);
     }
     return weir.allocator().allocate({bytes}, stream, device);
   } catch (const weir::OutOfMemory& error) {

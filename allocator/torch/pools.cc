@@ -141,7 +141,7 @@ void Pools::set_no_split(PoolId id) {
 Status Pools::begin(PoolId id, Filter filter, Stream current) {
   Result<CaptureInfo> info = device_.capture_info(current);
   if (!info) return std::move(info).error();
-  if (graphs_leak_) heap_.assume_graphs_leak();
+  if (graphs_leak_) heap_.captures().assume_graphs_leak();
   const auto takes = [filter](Stream stream) {
     return filter(static_cast<CUstream_st*>(stream.handle));
   };

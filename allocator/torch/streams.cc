@@ -25,7 +25,7 @@ Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   Result<Stream> found = of_lasting(handle);
   if (!found) return found;
   // (Under Trust::told a name that it has in a capture is not its name outside.)
-  if (heap_.trust() == Trust::context || !found->is_of_captured()) {
+  if (heap_.options().trust == Trust::context || !found->is_of_captured()) {
     known_of(stream.id()) = {number_, stream.id(), *found};
   }
   return found;
@@ -36,7 +36,7 @@ Result<Stream> Streams::of_lasting(cudaStream_t handle) {
   Result<Stream> found = heap_.stream(handle);
   if (!found) return found;
   found->may_end = false;
-  heap_.meet(*found);
+  heap_.captures().meet(*found);
   note(*found, handle);
   return found;
 }
@@ -70,7 +70,8 @@ Result<Stream> Streams::of(cudaStream_t handle) {
     if (stream) noted = {number_, 0, *stream};
     return stream;
   }
-  if (ends_unseen) heap_.forgo_context_events(ContextEventsLost::external_stream, stream->id);
+  if (ends_unseen)
+    heap_.captures().forgo_context_events(ContextEventsLost::external_stream, stream->id);
   note(*stream, handle);
   noted = {number_, 0, *stream};
   return stream;

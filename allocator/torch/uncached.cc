@@ -10,7 +10,7 @@ Result<void*> Uncached::allocate(Bytes bytes, Stream stream) {
     (void)device_.prepare_to_synchronize();  // each free waits so
     heap_.store(owned_.get(), std::memory_order_release);
   });
-  cache_.meet(stream);
+  cache_.captures().meet(stream);
   Result<void*> block = owned_->allocate(bytes, stream);
   if (block || block.error().code() != ErrorCode::out_of_memory) return block;
   (void)cache_.trim();

@@ -333,11 +333,11 @@ TEST_F(Backends, WhatPyTorchAsksOfADevicesMemory) {
   backend_.setMemoryFraction(0.25, 1);
   EXPECT_EQ(backend_.getMemoryFraction(1), 0.25);
   EXPECT_EQ(backend_.getMemoryFraction(0), 1);
-  EXPECT_EQ(memory.heap().limit().count, sim(1).memory_info()->total.count / 4);
+  EXPECT_EQ(memory.heap().options().limit.count, sim(1).memory_info()->total.count / 4);
   backend_.setMemoryFraction(0, 1);
-  EXPECT_EQ(memory.heap().limit(), 1_B);
+  EXPECT_EQ(memory.heap().options().limit, 1_B);
   backend_.setMemoryFraction(1, 1);
-  EXPECT_EQ(memory.heap().limit(), 0_B);
+  EXPECT_EQ(memory.heap().options().limit, 0_B);
 
   EXPECT_EQ(backend_.getDeviceStats(1).allocated_bytes[0].peak, 200 << 20);
   backend_.resetPeakStats(1);

@@ -516,12 +516,12 @@ TEST_F(SmallDeviceMemories, AFractionAndTheConfiguredLimitBothHold) {
   EXPECT_EQ(memory_.fraction(), configured);
   for (const double none : {1.0, 0.5}) {
     memory_.set_fraction(none);
-    EXPECT_EQ(heap_.limit(), 64_MiB);
+    EXPECT_EQ(heap_.options().limit, 64_MiB);
     EXPECT_EQ(memory_.fraction(), configured);
     EXPECT_THROW((void)memory_.allocate(65_MiB, a_), c10::OutOfMemoryError);
   }
   memory_.set_fraction(configured / 2);
-  EXPECT_EQ(heap_.limit(), 32_MiB);
+  EXPECT_EQ(heap_.options().limit, 32_MiB);
   EXPECT_EQ(memory_.fraction(), configured / 2);
 }
 

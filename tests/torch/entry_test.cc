@@ -111,7 +111,7 @@ TEST(Entry, SettingsAreTheEnvironments) {
     ::setenv("WEIR_C10D", "0", 1);
     ASSERT_EQ(weir_torch_enable(), WEIR_OK) << c::last_error();
     Allocator& allocator = weir_torch_allocator()->allocator;
-    EXPECT_EQ(allocator.heap(0).limit(), 64_MiB);
+    EXPECT_EQ(allocator.heap(0).options().limit, 64_MiB);
     EXPECT_EQ(allocator.config().trust, Trust::context);  // unless they say otherwise
     EXPECT_EQ(weir_torch_collective_memory(), nullptr);
   });

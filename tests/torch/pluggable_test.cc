@@ -129,10 +129,10 @@ TEST_F(PluggableFunctions, APoolThatIsMadePlainServesPlainMemory) {
 }
 
 TEST_F(PluggableFunctions, AFractionOfTheDevicesMemoryIsTheLimitWhereTheConfiguredOneIsMore) {
-  const Bytes total = sim_.memory_info()->total, configured = allocator_.heap(0).limit();
+  const Bytes total = sim_.memory_info()->total, configured = allocator_.heap(0).options().limit;
   ASSERT_GT(configured, Bytes{total.count / 2});
   weir_torch_memory_fraction(0.5, 0);
-  EXPECT_EQ(allocator_.heap(0).limit(), Bytes{total.count / 2});
+  EXPECT_EQ(allocator_.heap(0).options().limit, Bytes{total.count / 2});
   try {
     (void)take(Bytes{total.count / 2 + 1});
     ADD_FAILURE() << "that is over the limit";
@@ -140,11 +140,11 @@ TEST_F(PluggableFunctions, AFractionOfTheDevicesMemoryIsTheLimitWhereTheConfigur
     EXPECT_THAT(error.what(), testing::StartsWith("CUDA out of memory. Weir: "));
   }
   weir_torch_memory_fraction(0, 0);
-  EXPECT_EQ(allocator_.heap(0).limit(), 1_B) << "zero would be no limit";
+  EXPECT_EQ(allocator_.heap(0).options().limit, 1_B) << "zero would be no limit";
   for (const double none : {0.95, 1.0, 2.0}) {
     weir_torch_memory_fraction(0.5, 0);
     weir_torch_memory_fraction(none, 0);
-    EXPECT_EQ(allocator_.heap(0).limit(), configured);
+    EXPECT_EQ(allocator_.heap(0).options().limit, configured);
   }
 }
 

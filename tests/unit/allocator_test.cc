@@ -109,7 +109,7 @@ TEST(Allocators, TakeALimitThatIsAShareOfAllThatTheDeviceHas) {
   const std::uint64_t before = asked();
   Allocator second(device, config);
   EXPECT_EQ(asked() - before, asked_without + 1) << "how much that is";
-  EXPECT_EQ(second.heap(0).limit(), 256_MiB);
+  EXPECT_EQ(second.heap(0).options().limit, 256_MiB);
   first.deallocate(block);
 }
 

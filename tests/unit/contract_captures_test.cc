@@ -201,7 +201,7 @@ class ContextEventsLostTest : public UntoldCaptures {
     StatisticsFold fold;
     DeviceHeap heap(device_, untold(), &fold);
     std::vector<ContextEventsLost> told;
-    heap.on_context_events_lost([&](ContextEventsLost why) { told.push_back(why); });
+    heap.captures().on_context_events_lost([&](ContextEventsLost why) { told.push_back(why); });
     for (int i = 0; i < 2; ++i) lose(heap);
     EXPECT_EQ(told, expected);
     std::array<std::uint64_t, kContextEventsLost> counted{};
@@ -244,8 +244,8 @@ TEST_F(ContextEventsLostTest, IsSaidWithItsReason) {
   device_.fail(DeviceCall::record_context, 0);
   expect_lost({ContextEventsLost::external_stream, ContextEventsLost::pluggable},
               [&](DeviceHeap& heap) {
-                heap.forgo_context_events(ContextEventsLost::external_stream, m_.id);
-                heap.forgo_context_events(ContextEventsLost::pluggable);
+                heap.captures().forgo_context_events(ContextEventsLost::external_stream, m_.id);
+                heap.captures().forgo_context_events(ContextEventsLost::pluggable);
                 want_an_event(heap);
               });
 }
@@ -256,8 +256,8 @@ TEST_F(ContextEventsLostTest, IsSaidOnlyWhereSuchEventsAreUsed) {
        {HeapOptions{.trust = Trust::told},
         HeapOptions{.trust = Trust::context, .context_events = false}}) {
     DeviceHeap heap(device_, options);
-    heap.on_context_events_lost([](ContextEventsLost) { ADD_FAILURE(); });
-    heap.forgo_context_events(ContextEventsLost::external_stream);
+    heap.captures().on_context_events_lost([](ContextEventsLost) { ADD_FAILURE(); });
+    heap.captures().forgo_context_events(ContextEventsLost::external_stream);
     for (const std::uint64_t lost : heap.statistics().context_events_lost) EXPECT_EQ(lost, 0u);
   }
 }

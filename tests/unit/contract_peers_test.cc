@@ -135,7 +135,7 @@ TEST_F(UntoldPeers, ACaptureThatNobodyAnnouncedOfAStreamThatThePeersHeapMetStays
 // Of a stream that may be captured and gone at any time.
 TEST_F(UntoldPeers, AStreamThatMayEndOnAPeerEndsTheEvents) {
   expect_memory_moves_behind_an_event();
-  heap_of_peer_.forgo_context_events(ContextEventsLost::external_stream);
+  heap_of_peer_.captures().forgo_context_events(ContextEventsLost::external_stream);
   expect_memory_moves_behind_an_event(false);
 }
 

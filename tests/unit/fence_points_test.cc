@@ -272,7 +272,7 @@ TEST_F(Attachments, AForkedStreamIsJoinedWhenTheCaptureEnds) {
   void* const block = written(1_MiB, a_);
   order(a_, b_);
   read(b_, block);
-  const Result<bool> attached = heap_->attach(a_, {.forked = b_, .resource = nullptr});
+  const Result<bool> attached = heap_->captures().attach(a_, {.forked = b_, .resource = nullptr});
   ASSERT_TRUE(attached.ok());
   EXPECT_TRUE(*attached);
   free(block);
@@ -283,7 +283,7 @@ TEST_F(Attachments, AForkedStreamIsJoinedWhenTheCaptureEnds) {
 TEST_F(Attachments, AStreamThatNeverForkedChangesNothing) {
   GraphPool pool(*heap_);
   CaptureScope capture = begin(pool, a_);
-  EXPECT_TRUE(*heap_->attach(a_, {.forked = b_, .resource = nullptr}));
+  EXPECT_TRUE(*heap_->captures().attach(a_, {.forked = b_, .resource = nullptr}));
   free(written(1_MiB, a_));
   Graph graph = end(capture);
   launch(graph, a_);
@@ -294,7 +294,7 @@ TEST_F(Attachments, WhatIsKeptGoesWithTheGraph) {
   auto resource = std::make_shared<Resource>();
   const std::weak_ptr<Resource> watched = resource;
   CaptureScope capture = begin(pool, a_);
-  EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .resource = std::move(resource)}));
+  EXPECT_TRUE(*heap_->captures().attach(a_, {.forked = a_, .resource = std::move(resource)}));
   free(written(1_MiB, a_));
   Graph graph = end(capture);
   EXPECT_FALSE(watched.expired());
@@ -312,7 +312,7 @@ TEST_F(Attachments, WhatIsKeptGoesWithACaptureThatFails) {
   const std::weak_ptr<Resource> watched = resource;
   {
     CaptureScope capture = begin(pool, a_);
-    EXPECT_TRUE(*heap_->attach(a_, {.forked = a_, .resource = std::move(resource)}));
+    EXPECT_TRUE(*heap_->captures().attach(a_, {.forked = a_, .resource = std::move(resource)}));
   }
   EXPECT_TRUE(watched.expired());
 }
@@ -321,9 +321,9 @@ TEST_F(Attachments, AreListedInOrderByTheCaptureAndThenByItsGraph) {
   GraphPool pool(*heap_);
   const auto first = std::make_shared<Resource>(), second = std::make_shared<Resource>();
   CaptureScope capture = begin(pool, a_);
-  EXPECT_TRUE(*heap_->attach(a_, {a_, second}));
-  EXPECT_TRUE(*heap_->attach(a_, {a_, nullptr}));  // a stream alone
-  EXPECT_TRUE(*heap_->attach(a_, {a_, first}));
+  EXPECT_TRUE(*heap_->captures().attach(a_, {a_, second}));
+  EXPECT_TRUE(*heap_->captures().attach(a_, {a_, nullptr}));  // a stream alone
+  EXPECT_TRUE(*heap_->captures().attach(a_, {a_, first}));
   EXPECT_THAT(capture.resources(), testing::ElementsAre(second, first));
   free(written(1_MiB, a_));
   Graph graph = end(capture);
@@ -337,25 +337,25 @@ TEST_F(Attachments, WhereTheDriverDoesNotSayWhetherItIsCapturedNothingIsAttached
   const auto resource = std::make_shared<Resource>();
   CaptureScope capture = begin(pool, a_);
   device_.fail(DeviceCall::capture_info, 1);
-  expect_error(heap_->attach(a_, {a_, resource}), ErrorCode::device, "capture_info");
+  expect_error(heap_->captures().attach(a_, {a_, resource}), ErrorCode::device, "capture_info");
   EXPECT_THAT(capture.resources(), testing::IsEmpty());
   EXPECT_EQ(resource.use_count(), 1);
-  EXPECT_TRUE(*heap_->attach(a_, {a_, resource}));
+  EXPECT_TRUE(*heap_->captures().attach(a_, {a_, resource}));
   (void)end(capture);
 }
 
 TEST_F(Attachments, OutsideACaptureScopeThereIsNoneToJoin) {
-  EXPECT_FALSE(*heap_->attach(a_, {}));
+  EXPECT_FALSE(*heap_->captures().attach(a_, {}));
   GraphPool pool(*heap_);
   Result<PoolBinding> binding = pool.capture([&](Stream stream) { return stream == a_; });
   ASSERT_TRUE(binding.ok());
-  EXPECT_FALSE(*heap_->attach(a_, {}));  // of a capture that the program ends by itself
+  EXPECT_FALSE(*heap_->captures().attach(a_, {}));  // of a capture that the program ends by itself
   binding->close(/*keep=*/false);
 }
 
 TEST_F(Attachments, ToACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
-  expect_error(heap_->attach(a_, {}), ErrorCode::capture, "no graph pool serves");
+  expect_error(heap_->captures().attach(a_, {}), ErrorCode::capture, "no graph pool serves");
   touch(a_, Reads(nullptr, 0_B), 1_us);
   const Result<GraphHandle> graph = device_.end_capture(a_);
   ASSERT_TRUE(graph.ok());

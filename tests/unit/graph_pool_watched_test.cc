@@ -145,7 +145,7 @@ TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   const ExecutableHandle again = *device_.instantiate(leaked);
   run(again, b_);
   destroy(again);
-  heap_->assume_graphs_leak();
+  heap_->captures().assume_graphs_leak();
   EXPECT_TRUE(heap_->trim(0_B, Trim::at_once).ok());
   EXPECT_GE(reserved(), kBlock) << "it runs";
   const Nanoseconds before = device_.now();

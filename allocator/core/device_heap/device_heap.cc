@@ -53,7 +53,7 @@ void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint
                  .heap = kNoHeap,
                  .stream = stream,
                  .other = static_cast<std::uint64_t>(why)});
-  for (const ContextEventsLostCallback& callback : when_lost.all()) callback(why);
+  for (const HeapCaptures::ContextEventsLostCallback& callback : when_lost.all()) callback(why);
 }
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,
@@ -234,15 +234,6 @@ Status DeviceHeap::deallocate(void* block) {
 
 Result<Stream> DeviceHeap::stream(void* handle) { return impl_->entrance.stream(handle); }
 Status DeviceHeap::retire(Stream stream) { return impl_->entrance.retire(stream); }
-Result<bool> DeviceHeap::attach(Stream captured, CaptureAttachment attachment) {
-  return impl_->entrance.attach(captured, std::move(attachment));
-}
-Result<std::uint64_t> DeviceHeap::pool_serving(Stream stream) {
-  if (!impl_->entrance.bound()) return 0;
-  const Result<Route> route = impl_->entrance.route(stream);
-  if (!route) return route.error();
-  return route->pool == nullptr ? 0 : route->pool->id();
-}
 
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
   return impl_->fences.fence(blocks, user);
@@ -284,20 +275,32 @@ Status DeviceHeap::renew_access() {
   return {};
 }
 
-void DeviceHeap::meet(Stream stream) { impl_->captures.meet(stream); }
-void DeviceHeap::forgo_context_events(ContextEventsLost why, std::uint64_t stream) {
-  impl_->captures.forgo_context_events(why, stream);
+void HeapCaptures::meet(Stream stream) { heap_->impl_->captures.meet(stream); }
+Result<std::uint64_t> HeapCaptures::pool_serving(Stream stream) {
+  Entrance& entrance = heap_->impl_->entrance;
+  if (!entrance.bound()) return 0;
+  const Result<Route> route = entrance.route(stream);
+  if (!route) return route.error();
+  return route->pool == nullptr ? 0 : route->pool->id();
 }
-void DeviceHeap::on_context_events_lost(ContextEventsLostCallback callback) {
-  impl_->when_lost.add(std::move(callback));
+Result<bool> HeapCaptures::attach(Stream captured, CaptureAttachment attachment) {
+  return heap_->impl_->entrance.attach(captured, std::move(attachment));
 }
+void HeapCaptures::forgo_context_events(ContextEventsLost why, std::uint64_t stream) {
+  heap_->impl_->captures.forgo_context_events(why, stream);
+}
+void HeapCaptures::on_context_events_lost(ContextEventsLostCallback callback) {
+  heap_->impl_->when_lost.add(std::move(callback));
+}
+void HeapCaptures::assume_graphs_leak() { heap_->impl_->exchange.assume_graphs_leak(); }
 
 Result<Bytes> DeviceHeap::trim(Bytes keep, Trim how) { return impl_->exchange.trim(keep, how); }
-void DeviceHeap::assume_graphs_leak() { impl_->exchange.assume_graphs_leak(); }
 void DeviceHeap::set_limit(Bytes limit) { impl_->exchange.set_limit(limit); }
-Bytes DeviceHeap::limit() const { return impl_->budget.limit(); }
-ReusePolicy DeviceHeap::reuse() const { return impl_->pools.own().pages().reuse(); }
-Trust DeviceHeap::trust() const { return impl_->pools.own().timelines().trust(); }
+HeapOptions DeviceHeap::options() const {
+  HeapOptions options = impl_->pools.options();
+  options.limit = impl_->budget.limit();
+  return options;
+}
 void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
   impl_->ladder.on_out_of_memory(std::move(callback));
 }

@@ -63,7 +63,7 @@ class DeviceHeap::Impl {
   HeapRegistry registry;
   Budget budget;
   Observer observer;
-  Callbacks<ContextEventsLostCallback> when_lost;
+  Callbacks<HeapCaptures::ContextEventsLostCallback> when_lost;
   OpenCaptures captures;
   RemoteWork remote_work;
   SparingPools sparing;

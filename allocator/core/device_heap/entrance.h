@@ -53,7 +53,7 @@ class Entrance {
                              PoolBindings::Kind kind, std::optional<Stream> origin = std::nullopt);
   // `keep`: the capture made a graph.
   void unbind(std::uint64_t binding, bool keep, bool origin_lives);
-  // DeviceHeap::attach().
+  // HeapCaptures::attach().
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
 
   Result<bool> is_captured(Stream stream);

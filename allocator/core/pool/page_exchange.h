@@ -28,7 +28,7 @@ class PageExchange {
   // Waits for the work that still uses idle pages, then call_in(). Passes over pools that are being
   // captured into, which spare nothing, but not over `requester`. Errors: device; capture.
   Status wait_for_idle_pages(const CapturePool* requester = nullptr);
-  // The host no longer waits for graphs to be destroyed (DeviceHeap::assume_graphs_leak()).
+  // The host no longer waits for graphs to be destroyed (HeapCaptures::assume_graphs_leak()).
   void assume_graphs_leak() { graphs_leak_ = true; }
 
   Result<Bytes> trim(Bytes keep, Trim how);

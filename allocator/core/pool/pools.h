@@ -28,6 +28,7 @@ class Pools {
   Pools(const HeapOptions& options, Pool::Shared shared);
 
   const Pool::Shared& shared() const { return shared_; }
+  const HeapOptions& options() const { return options_; }
   Pool& own() { return *own_; }
   const Pool& own() const { return *own_; }
 

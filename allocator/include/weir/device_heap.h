@@ -20,6 +20,7 @@
 
 #include "weir/device.h"
 #include "weir/event.h"
+#include "weir/heap_captures.h"
 #include "weir/heap_types.h"
 #include "weir/result.h"
 #include "weir/sleep.h"
@@ -48,18 +49,9 @@ class DeviceHeap {
   // any thread may have to name it to the device).
   Result<Stream> stream(void* handle);
 
-  // Whether the stream is captured is asked from now on, before an event of the whole context is
-  // recorded; of streams that something was allocated for, it is in any case, unless that named
-  // them as ones that may end.
-  void meet(Stream stream);
-
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
   // Errors: out_of_memory; device.
   Result<void*> allocate(Bytes bytes, Stream stream);
-
-  // The graph pool whose binding takes requests on `stream` now, from this thread (its id); 0: the
-  // device heap itself serves them. Errors: device; capture (no graph pool serves its capture).
-  Result<std::uint64_t> pool_serving(Stream stream);
 
   // "Work queued so far on `user` uses these blocks": one event for all of them. A fence on the
   // block's own stream is implied by deallocate() and costs nothing.
@@ -129,21 +121,8 @@ class DeviceHeap {
   // it may still be deallocated; nothing may be allocated for it again.
   Status retire(Stream stream);
 
-  // From now on no event of the whole context is recorded, as one might break a capture that can't
-  // be known of: HeapOptions::context_events. `stream`: Stream::id of the one that is the reason;
-  // 0: none is.
-  void forgo_context_events(ContextEventsLost why, std::uint64_t stream = 0);
-  // Under Trust::context: called once for each reason why events of the whole context are given up,
-  // by whatever finds it. Under the heap's locks: it must not block, and must not call back into
-  // Weir.
-  using ContextEventsLostCallback = std::function<void(ContextEventsLost why)>;
-  void on_context_events_lost(ContextEventsLostCallback callback);
-
-  // From now on graphs captured by a binding (GraphPool::capture) may never be destroyed, as in the
-  // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory
-  // (Trim::waits, or rather than be out of it), one that was released counts as done with the work
-  // so far of all streams that the heap knows.
-  void assume_graphs_leak();
+  // What programs say of captures and graphs, and hear of them.
+  HeapCaptures captures() { return HeapCaptures(*this); }
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
   // go; as it is, or once the host has waited for the work that still uses them (and up to 0.1 s
@@ -154,18 +133,12 @@ class DeviceHeap {
   // The device gives access to what is mapped in another way now: all of it is asked for again.
   Status renew_access();
 
-  // Joins in the capture that `captured` is part of. Returns whether a CaptureScope will do as the
-  // attachment says; of a capture that the program ends by itself the heap does not see the end.
-  // Errors: capture (no graph pool serves it); device. None of them breaks the capture.
-  Result<bool> attach(Stream captured, CaptureAttachment attachment);
-
   // Changes the limit, which graph pools count against too; zero: none. What is held beyond a lower
   // one goes back at once if it is idle, or with the next deallocate() after the device is done
   // with it. What a graph may use stays until the graph is gone.
   void set_limit(Bytes limit);
-  Bytes limit() const;  // zero: none
-  ReusePolicy reuse() const;
-  Trust trust() const;
+  // As they were given, with the limit as it is now.
+  HeapOptions options() const;
 
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
   // whose request found no memory, before its one retry: to free what they can. What they use must
@@ -258,6 +231,7 @@ class DeviceHeap {
   friend class GraphPool;
   friend class PoolBinding;
   friend class CaptureScope;
+  friend class HeapCaptures;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -50,7 +50,7 @@ struct GraphPoolOptions {
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,
 // while the binding is open, and by GraphPool::capture() if the origin is being captured; must not
 // call back into Weir. An exception that the filter throws passes through the call that asked it
-// (DeviceHeap::allocate(), DeviceHeap::attach(), GraphPool::capture()): the caller then has no
+// (DeviceHeap::allocate(), HeapCaptures::attach(), GraphPool::capture()): the caller then has no
 // block, nothing is attached, and no binding is opened.
 using StreamFilter = std::function<bool(Stream)>;
 
@@ -179,7 +179,7 @@ class Graph {
   // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
   GraphHandle graph() const { return graph_; }
   ExecutableHandle executable() const { return executable_; }
-  // What libraries attached to the capture (DeviceHeap::attach()), in that order.
+  // What libraries attached to the capture (HeapCaptures::attach()), in that order.
   const std::vector<std::shared_ptr<CaptureResource>>& resources() const { return resources_; }
 
  private:

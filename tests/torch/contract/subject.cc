@@ -41,7 +41,7 @@ HeapOptions heap_options(SubjectOptions options) {
 // The heap is told of streams that others serve.
 template <class Heap>
 void meet(Heap& heap, Stream stream) {
-  if constexpr (requires { heap.meet(stream); }) heap.meet(stream);
+  if constexpr (requires { heap.captures().meet(stream); }) heap.captures().meet(stream);
 }
 
 // The backend's Python says that a capture failed.
