@@ -29,7 +29,7 @@ class Announcer {
   // Starts the thread. Returns whether it gets through, for as long as this takes to be sure.
   bool gets_through() {
     thread_ = std::thread([this] {
-      captures_.announce(std::nullopt);
+      captures_.announce(1, std::nullopt);
       done_ = true;
     });
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
@@ -88,10 +88,10 @@ TEST(OpenCaptures, ACaptureIsNotAnnouncedWhileTheDeviceRecordsAnEventOfTheContex
   Timelines timelines(device, observer, captures, Trust::context);
   Announcer announcer(captures);
   device.meanwhile = [&] { EXPECT_FALSE(announcer.gets_through()); };
-  EXPECT_TRUE(timelines.record_all().ok());
+  EXPECT_TRUE(timelines.record(timelines.of(Stream::all())).ok());
   EXPECT_TRUE(announcer.joined());
   device.meanwhile = nullptr;
-  EXPECT_FALSE(timelines.record_all().ok());
+  EXPECT_FALSE(timelines.record(timelines.of(Stream::all())).ok());
   EXPECT_EQ(sim.calls(DeviceCall::record_context), 1u);
 }
 
@@ -113,11 +113,11 @@ TEST(OpenCaptures, ACaptureThatAnotherHeapOfTheContextKnowsGoesOn) {
   OpenCaptures captures(device, /*context_events=*/true);
   auto other = std::make_unique<OpenCaptures>(same, /*context_events=*/true);
   const auto record = []() -> Status { return {}; };
-  const std::uint64_t announced = other->announce(std::nullopt);
+  other->announce(1, std::nullopt);
   EXPECT_FALSE(captures.record_context(record).ok());
   EXPECT_TRUE(captures.none_goes_on().ok()) << "it is none of this heap's own";
   EXPECT_TRUE(OpenCaptures(elsewhere, true).record_context(record).ok());
-  other->ended(announced);
+  other->ended(1);
   EXPECT_TRUE(captures.record_context(record).ok());
 
   const Stream stream = device.new_stream();
@@ -128,7 +128,7 @@ TEST(OpenCaptures, ACaptureThatAnotherHeapOfTheContextKnowsGoesOn) {
   EXPECT_TRUE(device.end_capture(stream).ok());
   EXPECT_FALSE(captures.has_context_events()) << "nobody had announced it";
 
-  (void)other->announce(std::nullopt);
+  other->announce(1, std::nullopt);
   other.reset();  // and with it what it knew
   EXPECT_TRUE(OpenCaptures(device, true).record_context(record).ok());
 }

@@ -42,8 +42,8 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
         const Result<bool> over = pools.own().timelines().looks_complete(ends);
         return over && *over;
       }),
-      pools(options, {device, observer, registry, budget, captures, remote_work, sparing, bindings,
-                      waiting}),
+      pools(options, {device, observer, registry, budget, captures, remote_work, sparing, waiting},
+            bindings),
       view(pools, device_bytes_ < kMostBytes ? device_bytes_ : 0_B) {}
 
 // Where uses are told, such events are of little use, and nobody misses them.

@@ -151,8 +151,8 @@ Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBind
 Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
                                              PoolBindings::Takes takes, PoolBindings::Kind kind,
                                              std::optional<Stream> origin) {
-  PoolBindings::Capture capture{
-      .announced = 0, .origin = origin, .id = 0, .within = false, .foreign = false, .goes_on = false};
+  PoolBindings::Capture capture;
+  capture.origin = origin;
   if (origin && kind == PoolBindings::Kind::captured) {
     const Result<CaptureInfo> info = device_.capture_info(*origin);
     if (!info) return info.error();
@@ -181,7 +181,7 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
   const std::uint64_t id = bindings_.next_id();
   const bool watches = kind == PoolBindings::Kind::captured;
   if (Status begun = pool->begin_capture(id, watches); !begun) return std::move(begun).error();
-  capture.announced = pools_.shared().captures.announce(origin, goes_on);
+  pools_.shared().captures.announce(id, origin, goes_on);
   bindings_.open(id, std::move(pool), std::move(takes), kind, capture);
   return id;
 }

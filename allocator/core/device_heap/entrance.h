@@ -66,7 +66,7 @@ class Entrance {
   Pools& pools_;
   Device& device_ = pools_.shared().device;
   HeapRegistry& registry_ = pools_.shared().registry;
-  PoolBindings& bindings_ = pools_.shared().bindings;
+  PoolBindings& bindings_ = pools_.bindings();
   StreamNames names_;
 };
 

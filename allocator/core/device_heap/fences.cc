@@ -16,8 +16,7 @@ Status Fences::refuse(Stream stream, const char* call) {
 
 bool Fences::note_captured_use(const StreamHeap& heap, Address block) {
   if (!heap.has(block)) return false;
-  const Pool::Shared& shared = pools_.shared();
-  shared.waiting.note_captured_use(block, shared.bindings.last());
+  pools_.shared().waiting.note_captured_use(block, pools_.bindings().last());
   return true;
 }
 

@@ -301,7 +301,7 @@ Status StreamHeap::fence_users(BlockRef block, Gone gone) {
     Result<Fence> fence = timelines_->record(user);
     const bool may_be_gone = !fence && fence.error().code() == ErrorCode::device;
     if (may_be_gone && gone == Gone::behind_all) {
-      if (Result<Fence> all = timelines_->record_all()) fence = all;
+      if (Result<Fence> all = timelines_->record(timelines_->of(Stream::all()))) fence = all;
     }
     if (may_be_gone && gone == Gone::after_all) continue;
     if (!fence) return std::move(fence).error();

@@ -31,8 +31,6 @@
 
 namespace weir {
 
-class PoolBindings;
-
 class Pool {
  public:
   // What all pools of a device share.
@@ -44,7 +42,6 @@ class Pool {
     OpenCaptures& captures;
     RemoteWork& remote_work;
     SparingPools& sparing;
-    PoolBindings& bindings;
     WaitingFrees& waiting;
   };
   // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `tag`: what its

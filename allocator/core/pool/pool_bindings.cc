@@ -95,51 +95,43 @@ void PoolBindings::resume(std::uint64_t id, Takes takes) {
   registry_.let_go_of_fast_paths();
 }
 
-bool PoolBindings::may_be_over(const Binding& binding, std::uint64_t own) const {
+bool PoolBindings::has_ended(const Binding& binding, std::uint64_t own,
+                             const std::optional<Stream>& origin) const {
   if (!binding.captures()) return false;
-  return own == 0 || (binding.state == State::paused && binding.capture_id() != own);
-}
-
-// The driver, asked whether the stream is captured, means the capture `own`.
-bool PoolBindings::is_of_earlier(const Binding& binding, std::uint64_t own,
-                                 const std::optional<Stream>& origin) {
-  if (binding.kind != Kind::captured || !binding.captures()) return false;
-  if (own == 0 || !origin || binding.capture.origin != origin) return false;
-  return binding.capture_id() != 0 && binding.capture_id() != own;
-}
-
-bool PoolBindings::is_over(const Binding& binding, const std::optional<Stream>& origin) const {
+  const std::uint64_t id = binding.capture_id();
+  const bool is_paused = binding.state == State::paused;
+  const bool is_scoped = binding.kind == Kind::scoped;
+  const bool of_origin = origin && binding.capture.origin == origin;
+  // The driver, asked whether the stream is captured, means the capture `own`.
+  if (!is_scoped && of_origin && own != 0 && id != 0 && id != own) return true;
+  if (own != 0 && (!is_paused || id == own)) return false;
   // A scope closes its binding when its capture is over, and not before.
-  if (binding.kind == Kind::scoped) return binding.state == State::paused;
+  if (is_scoped) return is_paused;
   using Progress = OpenCaptures::Progress;
-  const Result<Progress> progress = captures_.progress(binding.capture.announced);
+  const Result<Progress> progress = captures_.progress(binding.id);
   if (!progress || *progress == Progress::going_on) return false;
-  if (*progress == Progress::over) return true;
-  const bool goes_on = *progress == Progress::unknown && binding.capture.goes_on;
-  if (binding.state == State::paused && !goes_on) return true;
-  return origin && binding.capture.origin == origin;
+  if (*progress == Progress::over || of_origin) return true;
+  return is_paused && !(*progress == Progress::unknown && binding.capture.goes_on);
 }
 
 // The pools hear of it under the lock: nobody finds a capture over before its pool does.
 bool PoolBindings::end_past(std::uint64_t own, const std::optional<Stream>& origin) {
   if (captures_on_.load(std::memory_order_acquire) == 0) return false;
-  const auto has_ended = [&](const Binding& each) {
-    return is_of_earlier(each, own, origin) || (may_be_over(each, own) && is_over(each, origin));
-  };
+  const auto ended = [&](const Binding& each) { return has_ended(each, own, origin); };
   {
     const std::shared_lock lock(mutex_);
-    if (std::none_of(bindings_.begin(), bindings_.end(), has_ended)) return false;
+    if (std::none_of(bindings_.begin(), bindings_.end(), ended)) return false;
   }
   bool any = false;
   const std::unique_lock lock(mutex_);
   std::erase_if(bindings_, [&](Binding& each) {
-    if (!has_ended(each)) return false;
+    if (!ended(each)) return false;
     any = true;
     const bool closed = each.state == State::paused;
     // Whether it made a graph is not known until its binding is closed.
     if (!closed) pause(each, /*keep=*/true);
     each.state = State::over;
-    captures_.ended(each.capture.announced);
+    captures_.ended(each.id);
     if (closed || !each.capture.within) {
       each.takes = {};
       registry_.let_go_of_fast_paths();
@@ -160,7 +152,7 @@ std::shared_ptr<CapturePool> PoolBindings::find(Stream stream, const CaptureInfo
     std::atomic_ref(binding->capture.foreign).store(false, std::memory_order_relaxed);
     const std::atomic_ref id(binding->capture.id);
     if (id.load(std::memory_order_relaxed) == 0) {
-      captures_.note_begun(binding->capture.announced);
+      captures_.note_begun(binding->id);
       id.store(info.id, std::memory_order_relaxed);
     }
   }

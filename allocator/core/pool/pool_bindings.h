@@ -41,10 +41,9 @@ class PoolBindings {
   PoolBindings(HeapRegistry& registry, OpenCaptures& captures)
       : registry_(registry), captures_(captures) {}
 
-  // An id that no binding has. Ids rise.
+  // An id that no binding has. Ids rise. They are the numbers of captures in OpenCaptures too.
   std::uint64_t next_id();
   struct Capture {
-    std::uint64_t announced = 0;   // OpenCaptures' number
     std::optional<Stream> origin;  // that it begins on, where that is known
     std::uint64_t id = 0;          // the driver's; 0: it has not begun yet
     // The binding was opened within the capture, by somebody who is not done when that ends: it
@@ -127,10 +126,9 @@ class PoolBindings {
     }
   };
   // All are called with the lock held, alone or shared.
-  bool is_over(const Binding& binding, const std::optional<Stream>& origin) const;
-  bool may_be_over(const Binding& binding, std::uint64_t own) const;
-  static bool is_of_earlier(const Binding& binding, std::uint64_t own,
-                            const std::optional<Stream>& origin);
+  // Of a capture that is over, as far as is known or can be asked. The rest as of end_past().
+  bool has_ended(const Binding& binding, std::uint64_t own,
+                 const std::optional<Stream>& origin) const;
   void pause(Binding& binding, bool keep);
 
   HeapRegistry& registry_;

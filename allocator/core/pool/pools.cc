@@ -24,9 +24,10 @@ HeapOptions of_own_pool(HeapOptions options) {
 
 }  // namespace
 
-Pools::Pools(const HeapOptions& options, Pool::Shared shared)
+Pools::Pools(const HeapOptions& options, Pool::Shared shared, PoolBindings& bindings)
     : options_(options),
       shared_(shared),
+      bindings_(bindings),
       own_(std::make_shared<Pool>(0, kDefaultTag, shared.device, shared, of_own_pool(options),
                                   [this](Bytes wanted, Bytes /*most*/) { return spare(wanted); })) {
 }
@@ -70,7 +71,7 @@ void Pools::drop_gone_locked(std::size_t most) {
   for (std::size_t left = std::min(most, closed_.size()); left > 0; --left) {
     std::shared_ptr<CapturePool> pool = std::move(closed_.front());
     closed_.pop_front();
-    if (!shared_.bindings.lead_to(*pool) && pool->end_if_gone()) {
+    if (!bindings_.lead_to(*pool) && pool->end_if_gone()) {
       graph_pools_.erase(pool->id());
     } else {
       closed_.push_back(std::move(pool));
@@ -165,9 +166,8 @@ Result<bool> Pools::free_now(StreamHeap& heap, Address block, StreamHeap::Gone g
 }
 
 void Pools::free_due() {
-  (void)shared_.bindings.end_past();
-  free_all(shared_.waiting.take_due(shared_.bindings.oldest_capture()),
-           StreamHeap::Gone::behind_all);
+  (void)bindings_.end_past();
+  free_all(shared_.waiting.take_due(bindings_.oldest_capture()), StreamHeap::Gone::behind_all);
 }
 
 void Pools::free_all(const WaitingFrees::Blocks& due, StreamHeap::Gone gone) {
@@ -188,7 +188,7 @@ Status Pools::free_after_all_work() {
   free_due();
   if (!shared_.waiting.has_any_to_retry()) return {};
   // Those that are freed while the host waits are not waited for.
-  const WaitingFrees::Blocks due = shared_.waiting.take_due(shared_.bindings.oldest_capture());
+  const WaitingFrees::Blocks due = shared_.waiting.take_due(bindings_.oldest_capture());
   Status waited = shared_.device.synchronize_context();
   free_all(due, waited ? StreamHeap::Gone::after_all : StreamHeap::Gone::behind_all);
   // Where the device has no memory left even to wait, they stay for the next time.

@@ -25,10 +25,11 @@ namespace weir {
 class Pools {
  public:
   // All that is shared must outlive this.
-  Pools(const HeapOptions& options, Pool::Shared shared);
+  Pools(const HeapOptions& options, Pool::Shared shared, PoolBindings& bindings);
 
   const Pool::Shared& shared() const { return shared_; }
   const HeapOptions& options() const { return options_; }
+  PoolBindings& bindings() const { return bindings_; }
   Pool& own() { return *own_; }
   const Pool& own() const { return *own_; }
 
@@ -89,6 +90,7 @@ class Pools {
 
   const HeapOptions options_;
   const Pool::Shared shared_;
+  PoolBindings& bindings_;
   const std::shared_ptr<Pool> own_;
 
   mutable std::shared_mutex mutex_;

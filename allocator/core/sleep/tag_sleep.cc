@@ -105,7 +105,7 @@ std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pa
 }
 
 Status TagSleep::no_capture_goes_on() {
-  (void)pools_.shared().bindings.end_past();
+  (void)pools_.bindings().end_past();
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
     if (pool->capture() == 0) continue;
     return Error(ErrorCode::capture, "a capture into graph pool " + std::to_string(pool->id()) +

@@ -47,21 +47,20 @@ OpenCaptures::~OpenCaptures() {
   process_.heaps.erase(this);
 }
 
-std::uint64_t OpenCaptures::announce(std::optional<Stream> origin, bool begun) {
+void OpenCaptures::announce(std::uint64_t number, std::optional<Stream> origin, bool begun) {
   const MutexLock lock(process_.mutex);
-  own().announced[++process_.last] = {.origin = origin, .begun = begun};
-  return process_.last;
+  own().announced[number] = {.origin = origin, .begun = begun};
 }
 
-void OpenCaptures::ended(std::uint64_t announced) {
+void OpenCaptures::ended(std::uint64_t number) {
   const MutexLock lock(process_.mutex);
-  own().announced.erase(announced);
+  own().announced.erase(number);
 }
 
-void OpenCaptures::note_begun(std::uint64_t announced) {
+void OpenCaptures::note_begun(std::uint64_t number) {
   const MutexLock lock(process_.mutex);
   std::map<std::uint64_t, Announced>& all = own().announced;
-  if (const auto known = all.find(announced); known != all.end()) known->second.begun = true;
+  if (const auto known = all.find(number); known != all.end()) known->second.begun = true;
 }
 
 void OpenCaptures::ask_about(Stream stream) {
@@ -117,10 +116,10 @@ bool OpenCaptures::is_any_announced() const {
   });
 }
 
-Result<OpenCaptures::Progress> OpenCaptures::progress(std::uint64_t announced) {
+Result<OpenCaptures::Progress> OpenCaptures::progress(std::uint64_t number) {
   const MutexLock lock(process_.mutex);
   std::map<std::uint64_t, Announced>& all = own().announced;
-  const auto known = all.find(announced);
+  const auto known = all.find(number);
   return known == all.end() ? Progress::over : progress_of(device_, known->second);
 }
 

@@ -46,18 +46,18 @@ class OpenCaptures {
   OpenCaptures& operator=(const OpenCaptures&) = delete;
 
   // A capture is about to begin, on `origin` where that is known, or goes on already (`begun`):
-  // until ended(). Returns its number.
-  std::uint64_t announce(std::optional<Stream> origin, bool begun = false);
-  void ended(std::uint64_t announced);
+  // until ended(). `number`: the caller's for it, which no other of this heap has.
+  void announce(std::uint64_t number, std::optional<Stream> origin, bool begun = false);
+  void ended(std::uint64_t number);
   // It has begun.
-  void note_begun(std::uint64_t announced);
+  void note_begun(std::uint64_t number);
   // The stream is there, though it may end without notice: asks now whether what began on it is
   // over.
   void ask_about(Stream stream);
   // What the driver says of it. unknown: its origin is not known, or may be gone.
   enum class Progress { unknown, about_to_begin, going_on, over };
   // Errors: device.
-  Result<Progress> progress(std::uint64_t announced);
+  Result<Progress> progress(std::uint64_t number);
 
   // The stream can be asked from now on, until forget(), unless it may end without notice.
   void meet(Stream stream);
@@ -91,13 +91,12 @@ class OpenCaptures {
   };
   // Of one heap.
   struct Known {
-    std::map<std::uint64_t, Announced> announced;
+    std::map<std::uint64_t, Announced> announced;     // by number
     std::unordered_map<std::uint64_t, Stream> asked;  // by Stream::id
   };
   struct Process {
     Mutex mutex;
     std::map<const OpenCaptures*, Known> heaps WEIR_GUARDED_BY(mutex);
-    std::uint64_t last WEIR_GUARDED_BY(mutex) = 0;
   };
   static Process& process();
 

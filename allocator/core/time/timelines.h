@@ -51,8 +51,6 @@ class Timelines {
   Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures,
             Trust trust = Trust::told);
   ~Timelines();
-  Timelines(const Timelines&) = delete;
-  Timelines& operator=(const Timelines&) = delete;
 
   // The timeline of `stream`, new if need be.
   TimelineId of(Stream stream);
@@ -75,11 +73,9 @@ class Timelines {
     return trust_ == Trust::context ? std::optional(context_) : std::nullopt;
   }
   // Like now(), but records an event at once: covers exactly the work so far, and stays valid if
-  // the stream is destroyed.
+  // the stream is destroyed. Errors: capture (the stream is being captured; of Stream::all(), any
+  // is); device.
   Result<Fence> record(TimelineId timeline);
-  // Like record(), for the work of all streams of the context. Errors: capture (a stream is being
-  // captured, so that no such event may be recorded); device.
-  Result<Fence> record_all() { return record(of(Stream::all())); }
   // Takes the last fence of a stream that is about to be destroyed. Nothing is recorded on it
   // again. Its event is kept until it is seen complete: by complete() or host_wait(); or, once
   // kRetiredKept more streams were retired, in retire(), which asks the device about a few.
