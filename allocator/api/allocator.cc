@@ -256,7 +256,8 @@ void* Allocator::allocate(Bytes bytes, void* stream, const AllocateOptions& opti
   }
   DeviceSlot& slot = impl_->slot(options.device);
   const Stream user = value_or_raise(slot.heap().stream(stream));
-  GraphPool& pool = tagged ? *value_or_raise(slot.heap().tag_pool(options.tag)) : slot.plain_pool();
+  GraphPool& pool =
+      tagged ? *value_or_raise(slot.heap().tags().pool(options.tag)) : slot.plain_pool();
   Result<void*> block = pool.allocate(bytes, user);
   slot.checked_after("allocate");
   if (!block.ok()) slot.recordings().after_failure(block.error());
@@ -364,7 +365,7 @@ void Allocator::mark(std::string_view text) {
 SleepReport Allocator::sleep(const SleepOptions& options, int device) {
   DeviceSlot& slot = impl_->slot(device);
   slot.recordings().mark("sleep: " + names_of(options.tags));
-  Result<SleepReport> report = slot.heap().sleep(options);
+  Result<SleepReport> report = slot.heap().tags().sleep(options);
   slot.recordings().mark(outcome_of("asleep", report));
   slot.checked_after("sleep");
   return value_or_raise(std::move(report));
@@ -373,14 +374,14 @@ SleepReport Allocator::sleep(const SleepOptions& options, int device) {
 SleepReport Allocator::wake(const WakeOptions& options, int device) {
   DeviceSlot& slot = impl_->slot(device);
   slot.recordings().mark("wake: " + names_of(options.tags));
-  Result<SleepReport> report = slot.heap().wake(options);
+  Result<SleepReport> report = slot.heap().tags().wake(options);
   slot.recordings().mark(outcome_of("awake", report));
   slot.checked_after("wake");
   return value_or_raise(std::move(report));
 }
 
 PoolBinding Allocator::tag(const std::string& name, TagThreads threads, int device) {
-  GraphPool* const pool = value_or_raise(impl_->slot(device).heap().tag_pool(name));
+  GraphPool* const pool = value_or_raise(impl_->slot(device).heap().tags().pool(name));
   if (threads == TagThreads::all) return value_or_raise(pool->serve([](Stream) { return true; }));
   return value_or_raise(pool->serve(
       [me = std::this_thread::get_id()](Stream) { return std::this_thread::get_id() == me; }));
@@ -388,26 +389,26 @@ PoolBinding Allocator::tag(const std::string& name, TagThreads threads, int devi
 
 std::vector<TagInfo> Allocator::tags(int device) const {
   DeviceSlot* const slot = impl_->open_slot(device);
-  return slot != nullptr ? slot->heap().tags() : std::vector<TagInfo>{};
+  return slot != nullptr ? slot->heap().tags().list() : std::vector<TagInfo>{};
 }
 
 void Allocator::set_contents(const std::string& tag, SleepContents contents, int device) {
-  raise_unless_ok(impl_->slot(device).heap().set_contents(tag, contents));
+  raise_unless_ok(impl_->slot(device).heap().tags().set_contents(tag, contents));
 }
 
 void Allocator::declare_changed(const std::string& tag, int device) {
-  raise_unless_ok(impl_->slot(device).heap().declare_changed(tag));
+  raise_unless_ok(impl_->slot(device).heap().tags().declare_changed(tag));
 }
 
 std::uint64_t Allocator::hold(const void* block, const std::string& holder) {
-  return value_or_raise(impl_->owner_or_raise(block, "hold").heap().hold(block, holder));
+  return value_or_raise(impl_->owner_or_raise(block, "hold").heap().tags().hold(block, holder));
 }
 
 void Allocator::release_hold(const void* block, std::uint64_t hold) {
-  if (DeviceSlot* const slot = impl_->owner(block)) slot->heap().release_hold(hold);
+  if (DeviceSlot* const slot = impl_->owner(block)) slot->heap().tags().release_hold(hold);
 }
 
-Residue Allocator::residue(int device) const { return impl_->slot(device).heap().residue(); }
+Residue Allocator::residue(int device) const { return impl_->slot(device).heap().tags().residue(); }
 
 std::vector<std::string> Allocator::validate() const {
   std::vector<std::string> broken;

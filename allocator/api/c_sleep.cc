@@ -160,12 +160,12 @@ weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, cons
   return guarded_on(allocator, [&](weir::Allocator& weir) {
     given(pointer, "pointer");
     given(to, "to");
-    (void)weir::c::value_of(weir.heap(device).host_copy(pointer, Bytes{bytes}));
+    (void)weir::c::value_of(weir.heap(device).tags().host_copy(pointer, Bytes{bytes}));
     if (dynamic_cast<const weir::SimDevice*>(&weir.device(device)) != nullptr) {
       throw weir::Exception(weir::ErrorCode::unavailable,
                             "weir_read_asleep: a simulated device's host memory has no bytes");
     }
-    weir::c::check(weir.heap(device).read_asleep(pointer, Bytes{bytes}, to));
+    weir::c::check(weir.heap(device).tags().read_asleep(pointer, Bytes{bytes}, to));
   });
 }
 

@@ -85,7 +85,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
                history_.segment(segment.address, segment.bytes, segment.stream, id, !comes);
              }) {
   heap_.on_miss([] { call_free_memory_callbacks(); });
-  heap_.on_sleep([this]() -> std::vector<HeldMemory> {
+  heap_.tags().on_sleep([this]() -> std::vector<HeldMemory> {
     const DeviceHeap* const uncached = uncached_.heap();
     const Bytes alone = {uncached == nullptr ? 0 : uncached->statistics().reserved_bytes.current};
     return {

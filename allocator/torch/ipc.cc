@@ -350,7 +350,8 @@ Result<Handle> SharedBlocks::share(DeviceHeap& heap, Device& device, void* point
     Result<Known> shared = share_pages(*exchange, *info, parts);
     if (!shared) return std::move(shared).error();
     known = blocks_.emplace(block, *std::move(shared)).first;
-    if (Result<std::uint64_t> hold = heap.hold(block, "shared with other processes by CUDA IPC")) {
+    if (Result<std::uint64_t> hold =
+            heap.tags().hold(block, "shared with other processes by CUDA IPC")) {
       known->second.heap = &heap;
       known->second.hold = *hold;
     }
@@ -364,7 +365,7 @@ void SharedBlocks::forget(const void* block) {
   const auto known = blocks_.find(block);
   if (known == blocks_.end()) return;
   server_.withdraw(known->second.key);
-  if (known->second.heap != nullptr) known->second.heap->release_hold(known->second.hold);
+  if (known->second.heap != nullptr) known->second.heap->tags().release_hold(known->second.hold);
   blocks_.erase(known);
   any_.store(!blocks_.empty(), std::memory_order_relaxed);
 }

@@ -132,10 +132,10 @@ class Bench {
       before.push_back(sampled(i) ? machine_.digest(blocks[i], each) : "");
     }
     const auto cycle = [&](Bytes keep) {
-      const SleepReport slept = ok(heap.sleep());
-      const Residue residue = heap.residue();
+      const SleepReport slept = ok(heap.tags().sleep());
+      const Residue residue = heap.tags().residue();
       if (residue.weir > 0_B) throw std::runtime_error("Weir holds memory asleep");
-      const SleepReport woke = ok(heap.wake({.keep_host = keep}));
+      const SleepReport woke = ok(heap.tags().wake({.keep_host = keep}));
       return std::pair{slept, woke};
     };
     for (const char* const which : {", the first", ", the second"}) {
@@ -150,7 +150,7 @@ class Bench {
     say_share("sleep, pinned memory kept", out, plain_out_, "of plain; to be 90 or more");
     say_share("wake, pinned memory kept", in, plain_in_, "of plain; to be 90 or more");
     (void)cycle({});
-    say("pinned memory left after a wake that keeps none", gib(heap.residue().host), "GiB",
+    say("pinned memory left after a wake that keeps none", gib(heap.tags().residue().host), "GiB",
         "to be 0");
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (sampled(i)) compare(machine_.digest(blocks[i], each), before[i], "a block");
@@ -164,8 +164,8 @@ class Bench {
     void* const block = ok(heap.allocate(1_GiB * options_.gib, stream));
     say("discard: pages", static_cast<double>(heap.snapshot().pages.size()), "");
     for (int round = 0; round < 2; ++round) {
-      const SleepReport slept = ok(heap.sleep({.contents = SleepContents::discard}));
-      const SleepReport woke = ok(heap.wake());
+      const SleepReport slept = ok(heap.tags().sleep({.contents = SleepContents::discard}));
+      const SleepReport woke = ok(heap.tags().wake());
       if (round == 0) continue;
       const double share = static_cast<double>(options_.gib) / 32;
       say("discard: asleep after", 1e3 * seconds(slept.time), "ms", at_most(60 * share));
@@ -182,12 +182,12 @@ class Bench {
       std::vector<void*> blocks;
       for (std::uint64_t i = 0; i < count; ++i) blocks.push_back(ok(heap.allocate(each, stream)));
       say("pages", static_cast<double>(heap.snapshot().pages.size()), "");
-      ok(heap.sleep());
-      ok(heap.wake({.keep_host = kKeepAll}));
+      ok(heap.tags().sleep());
+      ok(heap.tags().wake({.keep_host = kKeepAll}));
       double best = 1e9;
       for (int round = 0; round < 5; ++round) {
-        const SleepReport slept = ok(heap.sleep());
-        const SleepReport woke = ok(heap.wake({.keep_host = kKeepAll}));
+        const SleepReport slept = ok(heap.tags().sleep());
+        const SleepReport woke = ok(heap.tags().wake({.keep_host = kKeepAll}));
         best = std::min(best, seconds(slept.time) + seconds(woke.time));
       }
       for (void* const block : blocks) ok(heap.deallocate(block));
@@ -232,8 +232,8 @@ class Bench {
     for (One& one : all) one.digest = machine_.digest(one.output, kBytes);
     Nanoseconds time;
     for (int cycle = 0; cycle < options_.cycles; ++cycle) {
-      const SleepReport slept = ok(heap.sleep());
-      const SleepReport woke = ok(heap.wake({.keep_host = kKeepAll}));
+      const SleepReport slept = ok(heap.tags().sleep());
+      const SleepReport woke = ok(heap.tags().wake({.keep_host = kKeepAll}));
       time += slept.time + woke.time;
       const bool last = cycle + 1 == options_.cycles;
       for (One& one : all) {

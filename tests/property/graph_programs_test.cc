@@ -111,7 +111,7 @@ class GraphProgram {
     for (const Live& each : live_) {
       before.push_back({each.block, each.bytes, contents(each.block, each.bytes)});
     }
-    ASSERT_TRUE(heap_.sleep().ok());
+    ASSERT_TRUE(heap_.tags().sleep().ok());
     ++slept_;
     EXPECT_EQ(device_.physical_bytes(), 0_B);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
@@ -123,7 +123,7 @@ class GraphProgram {
       drop(live_.size() - 1);
       before.pop_back();
     }
-    ASSERT_TRUE(heap_.wake().ok());
+    ASSERT_TRUE(heap_.tags().wake().ok());
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
     for (const Before& each : before) {
       EXPECT_TRUE(contents(each.block, each.bytes) == each.contents);

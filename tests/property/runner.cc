@@ -187,7 +187,7 @@ class Run {
     }
     oracle_.set_memory(Oracle::Memory::partly_asleep);
     const bool asleep = succeeds("sleep", [&]() -> Status {
-      const Result<SleepReport> slept = heap_->sleep();
+      const Result<SleepReport> slept = heap_->tags().sleep();
       return slept ? Status{} : Status(slept.error());
     });
     if (!asleep) return;
@@ -200,13 +200,13 @@ class Run {
     if (!is_asleep_) return;
     oracle_.set_memory(Oracle::Memory::partly_asleep);
     const bool awake = succeeds("wake", [&]() -> Status {
-      Result<SleepReport> woken = heap_->wake();
+      Result<SleepReport> woken = heap_->tags().wake();
       // The limit was lowered meanwhile, or the fault is that.
       if (!woken && woken.error().code() == ErrorCode::out_of_memory && limit_ > 0_B) {
         limit_ = 0_B;
         heap_->set_limit(limit_);
         check();
-        woken = heap_->wake();
+        woken = heap_->tags().wake();
       }
       return woken ? Status{} : Status(woken.error());
     });

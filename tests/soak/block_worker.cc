@@ -201,7 +201,7 @@ void BlockWorker::sleep() {
   options.tags = {tag_};
   options.contents = contents;
   if (contents == SleepContents::immutable) {
-    expect("declare_changed", world_.heap().declare_changed(tag_));
+    expect("declare_changed", world_.heap().tags().declare_changed(tag_));
   }
   const bool slept = sleep_and_wake(options, [&] {
     const Result<void*> refused = caught([&] {

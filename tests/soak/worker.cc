@@ -89,7 +89,7 @@ SleepContents Worker::contents_of(const std::string& tag) const {
 }
 
 bool Worker::fall_asleep(const SleepOptions& options) {
-  const Result<SleepReport> slept = attempt([&] { return world_.heap().sleep(options); });
+  const Result<SleepReport> slept = attempt([&] { return world_.heap().tags().sleep(options); });
   if (slept.ok()) return true;
   const ErrorCode code = slept.error().code();
   if (code != ErrorCode::capture && code != ErrorCode::out_of_memory) expect("sleep", slept);
@@ -102,7 +102,7 @@ void Worker::wake(const std::vector<std::string>& tags) {
   constexpr int kTries = 2000, kUnderTheLimit = 5;
   for (int tries = 0; tries < kTries; ++tries) {
     const Result<SleepReport> woke =
-        attempt([&] { return world_.heap().wake({.tags = tags, .keep_host = {}}); });
+        attempt([&] { return world_.heap().tags().wake({.tags = tags, .keep_host = {}}); });
     if (woke.ok()) return;
     if (woke.error().code() != ErrorCode::out_of_memory || tries + 1 == kTries) {
       expect("wake", woke);

@@ -676,22 +676,22 @@ TEST_F(DeviceMemories, WithCachingOffMemoryCannotSleepAndIsNamed) {
   void* const block = memory_.allocate(8_MiB, a_);
   memory_.set_caching(true);
   const Bytes before = device_.physical_bytes();
-  const Result<SleepReport> refused = heap_.sleep();
+  const Result<SleepReport> refused = heap_.tags().sleep();
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message(),
               testing::HasSubstr("8.00 MiB of tag 'default': allocated while "
                                  "torch.cuda.caching_allocator_enable(False)"));
   EXPECT_EQ(device_.physical_bytes(), before);
-  ASSERT_EQ(heap_.residue().held.size(), 1u);
-  const Result<SleepReport> kept = heap_.sleep({.keep = true});
+  ASSERT_EQ(heap_.tags().residue().held.size(), 1u);
+  const Result<SleepReport> kept = heap_.tags().sleep({.keep = true});
   ASSERT_TRUE(kept.ok()) << kept.error().message();
   EXPECT_EQ(kept->kept.size(), 1u);
   EXPECT_EQ(device_.physical_bytes(), 8_MiB);
-  ASSERT_TRUE(heap_.wake().ok());
+  ASSERT_TRUE(heap_.tags().wake().ok());
   EXPECT_TRUE(memory_.deallocate(block));
-  ASSERT_TRUE(heap_.sleep().ok());
+  ASSERT_TRUE(heap_.tags().sleep().ok());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
-  ASSERT_TRUE(heap_.wake().ok());
+  ASSERT_TRUE(heap_.tags().wake().ok());
   EXPECT_TRUE(memory_.deallocate(sleeps));
 }
 

@@ -214,8 +214,8 @@ TEST(Entry, PoolsFencesAndIdleMemoryAreHadOnceWeirIsEnabled) {
     EXPECT_EQ(weir_torch_make_plain(0, 0, 1), WEIR_INVALID_ARGUMENT);
     EXPECT_THAT(c::last_error(), HasSubstr("memory pool (0, 1) has been used already"));
     sim.finish();
-    ASSERT_TRUE(memory.heap().sleep({.tags = {"weights"}}).ok());
-    ASSERT_TRUE(memory.heap().wake().ok());
+    ASSERT_TRUE(memory.heap().tags().sleep({.tags = {"weights"}}).ok());
+    ASSERT_TRUE(memory.heap().tags().wake().ok());
 
     auto& collectives = *static_cast<CollectiveMemory*>(weir_torch_collective_memory());
     fake_runtime().make_stream = [&] {

@@ -154,25 +154,25 @@ TEST_F(SharedMemory, DoesNotSleepAndIsNamedUntilItsBlockIsGone) {
   void* const own = allocate(300_MiB);
   (void)handle_of(block);
   const Bytes before = sim_.physical_bytes();
-  const Result<SleepReport> refused = heap_.sleep();
+  const Result<SleepReport> refused = heap_.tags().sleep();
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(refused.error().message(),
               HasSubstr("of tag 'default': shared with other processes by CUDA IPC"));
   EXPECT_EQ(sim_.physical_bytes(), before);
-  const Result<SleepReport> kept = heap_.sleep({.keep = true});
+  const Result<SleepReport> kept = heap_.tags().sleep({.keep = true});
   ASSERT_TRUE(kept.ok()) << kept.error().message();
   ASSERT_EQ(kept->kept.size(), 1u);
   EXPECT_GE(kept->kept[0].bytes, 30_MiB);
   EXPECT_EQ(sim_.physical_bytes(), kept->kept[0].bytes);
   EXPECT_EQ(sim_.translate(Address::of(block), 30_MiB).empty(), false);
-  ASSERT_TRUE(heap_.wake().ok());
-  EXPECT_EQ(heap_.residue().held.size(), 1u);
+  ASSERT_TRUE(heap_.tags().wake().ok());
+  EXPECT_EQ(heap_.tags().residue().held.size(), 1u);
   shared_.forget(block);
-  EXPECT_TRUE(heap_.residue().held.empty());
-  ASSERT_TRUE(heap_.sleep().ok());
+  EXPECT_TRUE(heap_.tags().residue().held.empty());
+  ASSERT_TRUE(heap_.tags().sleep().ok());
   EXPECT_EQ(sim_.physical_bytes(), 0_B);
-  ASSERT_TRUE(heap_.wake().ok());
+  ASSERT_TRUE(heap_.tags().wake().ok());
   EXPECT_TRUE(heap_.deallocate(block).ok());
   EXPECT_TRUE(heap_.deallocate(own).ok());
 }

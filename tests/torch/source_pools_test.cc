@@ -67,16 +67,16 @@ class SourcePools : public testing::Test {
 
 TEST_F(SourcePools, MemoryOfAnotherAllocatorCannotSleepAndIsNamed) {
   void* const block = allocate(8_MiB);
-  const Result<SleepReport> refused = heap_.sleep();
+  const Result<SleepReport> refused = heap_.tags().sleep();
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message(),
               testing::HasSubstr("of tag 'default': MemPools with an allocator of their own"));
-  EXPECT_EQ(heap_.sleep({.keep = true})->kept.size(), 1u);
-  ASSERT_TRUE(heap_.wake().ok());
+  EXPECT_EQ(heap_.tags().sleep({.keep = true})->kept.size(), 1u);
+  ASSERT_TRUE(heap_.tags().wake().ok());
   free(block);
   drop_pool();
-  EXPECT_TRUE(heap_.sleep().ok());
-  EXPECT_TRUE(heap_.wake().ok());
+  EXPECT_TRUE(heap_.tags().sleep().ok());
+  EXPECT_TRUE(heap_.tags().wake().ok());
 }
 
 TEST_F(SourcePools, SmallBlocksShareASegment) {

@@ -213,7 +213,7 @@ TEST_F(BrokenRules, OfAPageHeapAreCaught) {
 }
 
 TEST_F(BrokenRules, OfWhatSleepsAreCaught) {
-  ASSERT_TRUE(heap_.sleep({.tags = {}, .contents = SleepContents::discard}).ok());
+  ASSERT_TRUE(heap_.tags().sleep({.tags = {}, .contents = SleepContents::discard}).ok());
   Page& page = page_that(/*idle=*/false);
   ASSERT_TRUE(page.sleeps());
   expect_each_caught({
@@ -223,7 +223,7 @@ TEST_F(BrokenRules, OfWhatSleepsAreCaught) {
       {"lacks mappings it never had", to(page.unmapped, page.unmapped + 1)},
       {"mapped without memory", to(page.unmapped, page.unmapped - 1)},
   });
-  ASSERT_TRUE(heap_.wake().ok());
+  ASSERT_TRUE(heap_.tags().wake().ok());
   expect_caught(to(page.handle, PhysicalHandle{}), "without memory, in a page heap that is awake");
 }
 

@@ -92,7 +92,7 @@ class Program {
     }
     ends_ = true;
     if (settings_.sleeps) {
-      EXPECT_TRUE(heap_.wake().ok());
+      EXPECT_TRUE(heap_.tags().wake().ok());
     }
     while (!live_.empty()) give_back(live_.size() - 1);
     graphs_.clear();
@@ -209,8 +209,8 @@ class Program {
     SleepOptions options;
     options.contents = random_.one_of({SleepContents::backup, SleepContents::discard,
                                        SleepContents::zero, SleepContents::immutable});
-    note(call([&] { return heap_.sleep(options); }));
-    const auto wakes = [&] { return heap_.wake({.tags = {}, .keep_host = 32_MiB}); };
+    note(call([&] { return heap_.tags().sleep(options); }));
+    const auto wakes = [&] { return heap_.tags().wake({.tags = {}, .keep_host = 32_MiB}); };
     for (Result<SleepReport> woken = call(wakes);; woken = call(wakes)) {
       note(woken);
       if (woken) return;  // after a failure some of it may sleep yet

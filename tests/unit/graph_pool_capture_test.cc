@@ -362,8 +362,8 @@ TEST_F(GraphPoolCapture, ThePoolsLimitHoldsForIdlePagesOfTheDeviceHeapToo) {
   launch(graph, a_);
   SleepOptions tag;
   tag.tags = {"graphs"};
-  EXPECT_TRUE(heap_->sleep(tag).ok());
-  const Result<SleepReport> woke = heap_->wake({.tags = tag.tags, .keep_host = {}});
+  EXPECT_TRUE(heap_->tags().sleep(tag).ok());
+  const Result<SleepReport> woke = heap_->tags().wake({.tags = tag.tags, .keep_host = {}});
   EXPECT_TRUE(woke.ok()) << (woke.ok() ? "" : woke.error().message());
   launch(graph, a_);
   for (void* const block : blocks) EXPECT_TRUE(heap_->deallocate(block).ok());

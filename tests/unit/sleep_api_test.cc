@@ -27,7 +27,7 @@ class SleepApi : public testing::Test {
   std::string tag_of(const void* block) {
     const std::uint64_t pool = allocator_.heap().find(block)->pool;
     for (const char* const name : {"weights", "cache"}) {
-      if ((*allocator_.heap().tag_pool(name))->id() == pool) return name;
+      if ((*allocator_.heap().tags().pool(name))->id() == pool) return name;
     }
     return kDefaultTag;
   }

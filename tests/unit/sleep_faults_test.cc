@@ -28,7 +28,7 @@ constexpr std::array kCalls{
 class SleepFaults : public SleepFixture, public testing::WithParamInterface<DeviceCall> {
  protected:
   static DeviceCall tested() { return GetParam(); }
-  Result<SleepReport> sleep() { return heap_->sleep(); }
+  Result<SleepReport> sleep() { return heap_->tags().sleep(); }
   // Blocks of every kind: many pages, stitched rows, small ones, a tag, zeros, and a graph.
   void build() {
     heap_->set_limit(600_MiB);
@@ -39,8 +39,8 @@ class SleepFaults : public SleepFixture, public testing::WithParamInterface<Devi
     for (int i = 0; i < 2; ++i) written(70_MiB, a_);  // in pieces
     for (int i = 0; i < 20; ++i) written(900_B, b_);
     written_in("cache", 9_MiB, a_);
-    ok(heap_->set_contents("zeros", SleepContents::zero));
-    zeros_ = ok(ok(heap_->tag_pool("zeros"))->allocate(8_MiB, a_));
+    ok(heap_->tags().set_contents("zeros", SleepContents::zero));
+    zeros_ = ok(ok(heap_->tags().pool("zeros"))->allocate(8_MiB, a_));
     graphs_ = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "graphs"});
     CaptureScope capture = ok(CaptureScope::begin(*graphs_, a_));
     void* const scratch = ok(heap_->allocate(5_MiB, a_));
@@ -49,8 +49,8 @@ class SleepFaults : public SleepFixture, public testing::WithParamInterface<Devi
     graph_ = ok(capture.end());
     ok(graph_.launch(b_));
     // So that they are zeros from now on.
-    ok(heap_->sleep());
-    ok(heap_->wake());
+    ok(heap_->tags().sleep());
+    ok(heap_->tags().wake());
     std::uint64_t pages = 0;
     for (const SimPage& page : device_.pages()) pages += page.bytes > 0_B ? 1 : 0;
     EXPECT_GT(device_.live().mappings, pages) << "no stitched row was made";
@@ -91,7 +91,7 @@ TEST_P(SleepFaults, SleepFailsAndGoesOnOrBack) {
       EXPECT_EQ(device_.physical_bytes(), 0_B);
       expect_sound();
     }
-    ok(heap_->wake());
+    ok(heap_->tags().wake());
     expect_back();
     if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
   }
@@ -107,7 +107,7 @@ TEST_P(SleepFaults, WakeFailsAndGoesOnOrBack) {
     ok(sleep());
     EXPECT_EQ(device_.physical_bytes(), 0_B);
     device_.fail(tested(), nth);
-    const bool woke = heap_->wake().ok();
+    const bool woke = heap_->tags().wake().ok();
     hit = device_.forget_faults() == 0;
     refused += woke ? 0 : 1;
     expect_sound();
@@ -116,7 +116,7 @@ TEST_P(SleepFaults, WakeFailsAndGoesOnOrBack) {
       EXPECT_EQ(device_.physical_bytes(), 0_B);
       expect_sound();
     }
-    ok(heap_->wake());
+    ok(heap_->tags().wake());
     expect_back();
     if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
   }
@@ -129,20 +129,20 @@ TEST_P(SleepFaults, WakeFailsAndGoesOnOrBack) {
 TEST_F(SleepFixture, AMappingThatCanNeitherBeUsedNorTakenBackIsTriedAgain) {
   for (int i = 0; i < 4; ++i) written(50_MiB, a_);
   for (const bool back : {false, true}) {
-    ok(heap_->sleep());
+    ok(heap_->tags().sleep());
     device_.fail(DeviceCall::set_access, 2);
     device_.fail(DeviceCall::unmap, 1);
-    EXPECT_FALSE(heap_->wake().ok());
+    EXPECT_FALSE(heap_->tags().wake().ok());
     EXPECT_EQ(device_.forget_faults(), 0u);
     expect_sound();
     if (back) {
       device_.fail(DeviceCall::unmap, 1);  // of that mapping, once more
-      ok(heap_->sleep());
+      ok(heap_->tags().sleep());
       EXPECT_EQ(device_.forget_faults(), 0u);
       EXPECT_EQ(device_.live().mappings, 0u);
       EXPECT_EQ(device_.physical_bytes(), 0_B);
     }
-    ok(heap_->wake());
+    ok(heap_->tags().wake());
     expect_intact();
   }
   free_all();

@@ -42,7 +42,7 @@ class SleepFixture : public testing::Test {
     return write(ok(heap_->allocate(bytes, stream)), bytes, stream);
   }
   void* written_in(const std::string& tag, Bytes bytes, Stream stream) {
-    return write(ok(ok(heap_->tag_pool(tag))->allocate(bytes, stream)), bytes, stream);
+    return write(ok(ok(heap_->tags().pool(tag))->allocate(bytes, stream)), bytes, stream);
   }
   void* write(void* block, Bytes bytes, Stream stream) {
     EXPECT_TRUE(device_.launch(stream, Writes(block, bytes), 50_us).ok());
@@ -80,7 +80,7 @@ class SleepFixture : public testing::Test {
     EXPECT_THAT(outcome.error().message(), testing::HasSubstr(says));
   }
   TagInfo tag(const std::string& name) const {
-    for (const TagInfo& info : heap_->tags()) {
+    for (const TagInfo& info : heap_->tags().list()) {
       if (info.tag == name) return info;
     }
     ADD_FAILURE() << "no tag " << name;

@@ -29,7 +29,7 @@ TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
   for (int i = 0; i < 100; ++i) written(3000_B, a_);
   free(written(40_MiB, a_));
   const Nanoseconds begun = device_.now();
-  const SleepReport slept = ok(heap_->sleep());
+  const SleepReport slept = ok(heap_->tags().sleep());
   const Nanoseconds asleep = device_.now();
   EXPECT_EQ(slept.time, asleep - begun);
   EXPECT_GT(slept.time, 0_ns);
@@ -41,7 +41,7 @@ TEST_F(Sleep, AsleepNothingIsOnTheDeviceAndAwakeEveryByteIsBack) {
   EXPECT_LE(slept.copied, 312_MiB);
   EXPECT_EQ(tag(kDefaultTag).state, TagState::asleep);
   expect_sound();
-  const SleepReport woke = ok(heap_->wake());
+  const SleepReport woke = ok(heap_->tags().wake());
   EXPECT_EQ(woke.copied, slept.copied);
   EXPECT_EQ(woke.time, device_.now() - asleep);
   EXPECT_GT(woke.time, 0_ns);
@@ -55,8 +55,8 @@ TEST_F(Sleep, SmallBlocksAreCopiedInFewPieces) {
   std::vector<void*> small;
   for (int i = 0; i < 40'000; ++i) small.push_back(ok(heap_->allocate(2_KiB, a_)));
   EXPECT_GT(heap_->snapshot().pages.size(), 35u);
-  EXPECT_LE(ok(heap_->sleep()).copies, 8u) << "pages that lie side by side go in one";
-  EXPECT_LE(ok(heap_->wake()).copies, 8u);
+  EXPECT_LE(ok(heap_->tags().sleep()).copies, 8u) << "pages that lie side by side go in one";
+  EXPECT_LE(ok(heap_->tags().wake()).copies, 8u);
   for (void* const block : small) ok(heap_->deallocate(block));
 }
 
@@ -64,9 +64,9 @@ TEST_F(Sleep, FreeBytesAreNotCopied) {
   std::vector<void*> blocks;
   for (int i = 0; i < 64; ++i) blocks.push_back(written(16_MiB, a_));
   for (int i = 0; i < 64; i += 2) free(blocks[static_cast<std::size_t>(i)]);
-  const SleepReport slept = ok(heap_->sleep());
+  const SleepReport slept = ok(heap_->tags().sleep());
   EXPECT_LE(slept.copied, 16_MiB * 32 + 1_MiB);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -75,21 +75,21 @@ TEST_F(Sleep, ATagThatIsNamedTwiceSleepsOnce) {
   written(100_MiB, a_);
   written_in("weights", 256_MiB, a_);
   const std::vector<std::string> twice{"weights", kDefaultTag, "weights", kDefaultTag};
-  const SleepReport slept = ok(heap_->sleep({.tags = twice}));
+  const SleepReport slept = ok(heap_->tags().sleep({.tags = twice}));
   EXPECT_LE(slept.copied, 360_MiB);
   EXPECT_LE(slept.given_back, 360_MiB);
-  EXPECT_EQ(ok(heap_->wake({.tags = twice, .keep_host = {}})).copied, slept.copied);
+  EXPECT_EQ(ok(heap_->tags().wake({.tags = twice, .keep_host = {}})).copied, slept.copied);
   expect_intact();
   free_all();
 }
 
 TEST_F(Sleep, SleepAndWakeMayBeSaidTwice) {
   written(20_MiB, a_);
-  ok(heap_->wake());
-  ok(heap_->sleep());
-  EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
-  ok(heap_->wake());
-  EXPECT_EQ(ok(heap_->wake()).copied, 0_B);
+  ok(heap_->tags().wake());
+  ok(heap_->tags().sleep());
+  EXPECT_EQ(ok(heap_->tags().sleep()).copied, 0_B);
+  ok(heap_->tags().wake());
+  EXPECT_EQ(ok(heap_->tags().wake()).copied, 0_B);
   expect_intact();
   free_all();
 }
@@ -100,13 +100,13 @@ TEST_F(Sleep, ARequestFailsAndNamesTheTagAndAnotherTagServes) {
   void* const cached = ok(heap_->allocate(1000_B, a_));
   ok(heap_->deallocate(cached));
   void* const weights = written_in("weights", 8_MiB, a_);
-  ok(heap_->sleep({.tags = {kDefaultTag}}));
+  ok(heap_->tags().sleep({.tags = {kDefaultTag}}));
   expect_error(heap_->allocate(30_MiB, a_), ErrorCode::asleep, "'default'");
   expect_error(heap_->allocate(1000_B, a_), ErrorCode::asleep, "'default'");
   expect_error(heap_->allocate(1000_B, b_), ErrorCode::asleep, "'default'");
   free(written_in("weights", 30_MiB, b_));
   free(weights);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   free(written(1000_B, a_));
   expect_intact();
   free_all();
@@ -116,24 +116,25 @@ TEST_F(Sleep, TagsSleepAndWakeEachByItself) {
   void* const weights = written_in("weights", 100_MiB, a_);
   written_in("cache", 200_MiB, a_);
   written(50_MiB, a_);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
-  ok(heap_->wake({.tags = {"weights"}}));
+  ok(heap_->tags().wake({.tags = {"weights"}}));
   EXPECT_EQ(tag("weights").state, TagState::awake);
   EXPECT_EQ(tag("cache").state, TagState::asleep);
   EXPECT_LT(device_.physical_bytes(), 120_MiB);
   EXPECT_TRUE(device_.launch(b_, Reads(weights, 100_MiB), 10_us).ok());
   expect_sound();
-  ok(heap_->wake({.tags = {"cache"}}));
+  ok(heap_->tags().wake({.tags = {"cache"}}));
   expect_error(heap_->allocate(1_MiB, a_), ErrorCode::asleep, "default");
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
-  expect_error(heap_->sleep({.tags = {"wieghts"}}), ErrorCode::invalid_argument, "'weights'");
+  expect_error(heap_->tags().sleep({.tags = {"wieghts"}}), ErrorCode::invalid_argument,
+               "'weights'");
 }
 
 TEST_F(Sleep, ATagsPoolServesWhatItsFilterTakesAndNoCapture) {
-  GraphPool* const tagged = ok(heap_->tag_pool("weights"));
+  GraphPool* const tagged = ok(heap_->tags().pool("weights"));
   void* outside = nullptr;
   void* inside = nullptr;
   {
@@ -153,11 +154,11 @@ TEST_F(Sleep, BlocksMayBeFreedAsleepAndTheirPagesDoNotComeBack) {
   void* const gone = written(400_MiB, a_);
   void* const small = written(1000_B, a_);
   written(100_MiB, b_);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   free(gone);
   free(small);
   expect_sound();
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   EXPECT_LT(device_.physical_bytes(), 130_MiB);
   expect_intact();
   expect_sound();
@@ -167,11 +168,11 @@ TEST_F(Sleep, BlocksMayBeFreedAsleepAndTheirPagesDoNotComeBack) {
 TEST_F(Sleep, ContentsAreWhatTheTagSays) {
   void* const dropped = written_in("cache", 64_MiB, a_);
   void* const zeroed = written_in("zeros", 64_MiB, a_);
-  ok(heap_->set_contents("cache", SleepContents::discard));
-  ok(heap_->set_contents("zeros", SleepContents::zero));
-  EXPECT_EQ(ok(heap_->sleep()).copied, 0_B);
+  ok(heap_->tags().set_contents("cache", SleepContents::discard));
+  ok(heap_->tags().set_contents("zeros", SleepContents::zero));
+  EXPECT_EQ(ok(heap_->tags().sleep()).copied, 0_B);
   EXPECT_EQ(device_.live().host_bytes, 0_B);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   EXPECT_THAT(device_.contents(Address::of(dropped), 64_MiB), IsEmpty());
   const std::vector<SimContent> zeros = device_.contents(Address::of(zeroed), 64_MiB);
   ASSERT_EQ(zeros.size(), 1u);
@@ -183,30 +184,30 @@ TEST_F(Sleep, ContentsAreWhatTheTagSays) {
 TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   void* const weights = written_in("weights", 200_MiB, a_);
   const SleepOptions immutable{.tags = {"weights"}, .contents = SleepContents::immutable};
-  EXPECT_EQ(ok(heap_->sleep(immutable)).copied, 200_MiB);
-  ok(heap_->wake());
+  EXPECT_EQ(ok(heap_->tags().sleep(immutable)).copied, 200_MiB);
+  ok(heap_->tags().wake());
   EXPECT_GE(device_.live().host_bytes, 200_MiB);
-  EXPECT_EQ(ok(heap_->sleep({.tags = {"weights"}})).copied, 0_B);
-  EXPECT_EQ(ok(heap_->wake()).copied, 200_MiB);
+  EXPECT_EQ(ok(heap_->tags().sleep({.tags = {"weights"}})).copied, 0_B);
+  EXPECT_EQ(ok(heap_->tags().wake()).copied, 200_MiB);
   expect_intact();
   // The same bytes written again, and said so.
   write(weights, 200_MiB, b_);
-  ok(heap_->declare_changed("weights"));
-  EXPECT_EQ(ok(heap_->sleep({.tags = {"weights"}})).copied, 200_MiB);
-  ok(heap_->wake());
-  EXPECT_EQ(ok(heap_->sleep()).copied, 0_B) << "whatever else sleeps with it";
-  ok(heap_->wake());
+  ok(heap_->tags().declare_changed("weights"));
+  EXPECT_EQ(ok(heap_->tags().sleep({.tags = {"weights"}})).copied, 200_MiB);
+  ok(heap_->tags().wake());
+  EXPECT_EQ(ok(heap_->tags().sleep()).copied, 0_B) << "whatever else sleeps with it";
+  ok(heap_->tags().wake());
   expect_intact();
   // Another block at the place of one that was freed.
   free(weights);
   EXPECT_EQ(written_in("weights", 200_MiB, a_), weights);
-  EXPECT_EQ(ok(heap_->sleep()).copied, 200_MiB);
-  ok(heap_->wake());
+  EXPECT_EQ(ok(heap_->tags().sleep()).copied, 200_MiB);
+  ok(heap_->tags().wake());
   expect_intact();
   // Part of it freed: the copy is still good.
-  ok(heap_->set_contents("weights", SleepContents::backup));
-  ok(heap_->sleep());
-  ok(heap_->wake());
+  ok(heap_->tags().set_contents("weights", SleepContents::backup));
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake());
   EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_intact();
   free_all();
@@ -214,16 +215,16 @@ TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
 
 TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
   written(500_MiB, a_);
-  ok(heap_->sleep());
-  ok(heap_->wake({.keep_host = 256_MiB}));
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake({.keep_host = 256_MiB}));
   EXPECT_EQ(device_.live().host_bytes, 256_MiB);
   const std::uint64_t made = device_.calls(DeviceCall::allocate_host);
-  ok(heap_->sleep());
-  ok(heap_->wake({.keep_host = 1_GiB}));
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake({.keep_host = 1_GiB}));
   const std::uint64_t made_again = device_.calls(DeviceCall::allocate_host);
   EXPECT_EQ(made_again - made, 4u);
-  ok(heap_->sleep());
-  ok(heap_->wake());
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake());
   EXPECT_EQ(device_.calls(DeviceCall::allocate_host), made_again);
   EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_intact();
@@ -233,23 +234,23 @@ TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
 TEST_F(Sleep, MemoryThatSomebodyHoldsIsNamedAndNothingHasChanged) {
   void* const shared = written(30_MiB, a_);
   written(300_MiB, a_);
-  const std::uint64_t hold = ok(heap_->hold(shared, "process 4711, by IPC"));
+  const std::uint64_t hold = ok(heap_->tags().hold(shared, "process 4711, by IPC"));
   const Bytes before = device_.physical_bytes();
-  expect_error(heap_->sleep(), ErrorCode::invalid_argument, "process 4711, by IPC");
+  expect_error(heap_->tags().sleep(), ErrorCode::invalid_argument, "process 4711, by IPC");
   EXPECT_EQ(device_.physical_bytes(), before);
-  EXPECT_EQ(heap_->residue().held.size(), 1u);
+  EXPECT_EQ(heap_->tags().residue().held.size(), 1u);
   free(written(1_MiB, a_));
-  const SleepReport kept = ok(heap_->sleep({.keep = true}));
+  const SleepReport kept = ok(heap_->tags().sleep({.keep = true}));
   ASSERT_EQ(kept.kept.size(), 1u);
   EXPECT_EQ(kept.kept[0].holder, "process 4711, by IPC");
   EXPECT_EQ(device_.physical_bytes(), kept.kept[0].bytes);
   EXPECT_TRUE(device_.launch(b_, Reads(shared, 30_MiB), 10_us).ok());
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
-  heap_->release_hold(hold);
-  ok(heap_->sleep());
+  heap_->tags().release_hold(hold);
+  ok(heap_->tags().sleep());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -258,15 +259,15 @@ TEST_F(Sleep, AHoldEndsWithItsBlockWhateverLiesThereThen) {
   void* const first = written(4_MiB, a_);
   void* const held = written(4_MiB, a_);
   ASSERT_EQ(Address::of(held), Address::of(first) + 4_MiB);
-  (void)ok(heap_->hold(held, "a process"));
-  EXPECT_EQ(heap_->residue().held.size(), 1u);
+  (void)ok(heap_->tags().hold(held, "a process"));
+  EXPECT_EQ(heap_->tags().residue().held.size(), 1u);
   free(held);
-  EXPECT_THAT(heap_->residue().held, IsEmpty());
+  EXPECT_THAT(heap_->tags().residue().held, IsEmpty());
   free(first);
   ASSERT_EQ(written(8_MiB, a_), first) << "it covers where the other began";
-  EXPECT_THAT(heap_->residue().held, IsEmpty());
-  ok(heap_->sleep());
-  ok(heap_->wake());
+  EXPECT_THAT(heap_->tags().residue().held, IsEmpty());
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -275,15 +276,18 @@ TEST_F(Sleep, MemoryBesideTheHeapIsNamedWithItsTag) {
   written(10_MiB, a_);
   written_in("cache", 10_MiB, a_);
   Bytes beside;
-  heap_->on_sleep([&]() -> std::vector<HeldMemory> { return {{kDefaultTag, beside, "uncached"}}; });
-  ok(heap_->sleep());
-  ok(heap_->wake());
+  heap_->tags().on_sleep([&]() -> std::vector<HeldMemory> {
+    return {{kDefaultTag, beside, "uncached"}};
+  });
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake());
   beside = 3_MiB;
-  expect_error(heap_->sleep(), ErrorCode::invalid_argument, "3.00 MiB of tag 'default': uncached");
-  ok(heap_->sleep({.tags = {"cache"}}));
-  EXPECT_EQ(heap_->residue().held.size(), 1u);
-  EXPECT_EQ(ok(heap_->sleep({.keep = true})).kept.size(), 1u);
-  ok(heap_->wake());
+  expect_error(heap_->tags().sleep(), ErrorCode::invalid_argument,
+               "3.00 MiB of tag 'default': uncached");
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
+  EXPECT_EQ(heap_->tags().residue().held.size(), 1u);
+  EXPECT_EQ(ok(heap_->tags().sleep({.keep = true})).kept.size(), 1u);
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -292,11 +296,11 @@ TEST_F(Sleep, PlainMemoryIsNamedOrLeftAwake) {
   GraphPool plain(*heap_, {.memory = MemoryKind::plain});
   void* const block = write(ok(plain.allocate(10_MiB, a_)), 10_MiB, a_);
   written(10_MiB, a_);
-  expect_error(heap_->sleep(), ErrorCode::invalid_argument, "plain memory");
-  ok(heap_->sleep({.keep = true}));
+  expect_error(heap_->tags().sleep(), ErrorCode::invalid_argument, "plain memory");
+  ok(heap_->tags().sleep({.keep = true}));
   EXPECT_TRUE(device_.launch(b_, Reads(block, 10_MiB), 10_us).ok());
   ok(heap_->deallocate(ok(plain.allocate(20_MiB, a_))));
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -306,12 +310,12 @@ TEST_F(Sleep, AStreamThatIsCapturedRefusesIt) {
   GraphPool pool(*heap_);
   {
     const CaptureScope capture = ok(CaptureScope::begin(pool, a_));
-    expect_error(heap_->sleep(), ErrorCode::capture, "capture");
+    expect_error(heap_->tags().sleep(), ErrorCode::capture, "capture");
     free(written(10_MiB, b_));
   }
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   expect_error(CaptureScope::begin(pool, a_), ErrorCode::asleep, "sleep");
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   free_all();
 }
 
@@ -329,19 +333,19 @@ TEST_F(Sleep, GraphsReplayAfterwardsWithoutBeingCapturedAgain) {
   ok(graph.launch(a_));
   blocks_[output] = {20_MiB, device_.contents(Address::of(output), 20_MiB)};
   for (int cycle = 0; cycle < 5; ++cycle) {
-    ok(heap_->sleep());
+    ok(heap_->tags().sleep());
     EXPECT_EQ(device_.physical_bytes(), 0_B);
     expect_error(graph.launch(a_), ErrorCode::asleep, "'graphs'");
-    ok(heap_->wake());
+    ok(heap_->tags().wake());
     expect_intact();
     ok(graph.launch(b_));
     blocks_[output].contents = device_.contents(Address::of(output), 20_MiB);
   }
   // The bytes that the graph alone has: copied, unless they are said to be scratch.
-  EXPECT_GE(ok(heap_->sleep({.tags = {"graphs"}})).copied, 50_MiB);
-  ok(heap_->wake());
-  EXPECT_LE(ok(heap_->sleep({.tags = {"graphs"}, .graph_scratch = false})).copied, 21_MiB);
-  ok(heap_->wake());
+  EXPECT_GE(ok(heap_->tags().sleep({.tags = {"graphs"}})).copied, 50_MiB);
+  ok(heap_->tags().wake());
+  EXPECT_LE(ok(heap_->tags().sleep({.tags = {"graphs"}, .graph_scratch = false})).copied, 21_MiB);
+  ok(heap_->tags().wake());
   expect_intact();
   graph = Graph();
   free_all();
@@ -349,10 +353,10 @@ TEST_F(Sleep, GraphsReplayAfterwardsWithoutBeingCapturedAgain) {
 
 TEST_F(Sleep, APoolThatIsOpenedForATagThatSleepsIsAsleep) {
   written_in("cache", 1_MiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   GraphPool pool(*heap_, {.tag = "cache"});
   expect_error(pool.allocate(1_MiB, a_), ErrorCode::asleep, "'cache'");
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   ok(heap_->deallocate(ok(pool.allocate(1_MiB, a_))));
   free_all();
 }
@@ -360,10 +364,10 @@ TEST_F(Sleep, APoolThatIsOpenedForATagThatSleepsIsAsleep) {
 TEST_F(Sleep, APoolThatIsClosedAsleepIsNotAnothersBeforeItsBlocksAreGone) {
   auto pool = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "cache"});
   write(ok(pool->allocate(50_MiB, a_)), 50_MiB, a_);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   pool.reset();
   expect_sound();
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -373,7 +377,7 @@ TEST_F(Sleep, APoolThatIsOpenedForAnotherTagMeanwhileStaysAwake) {
   written_in("models", 4_MiB, a_);
   { const GraphPool gone(*heap_, {.tag = "models"}); }
   std::optional<GraphPool> next;  // where the one that is gone was
-  heap_->on_sleep([&] {
+  heap_->tags().on_sleep([&] {
     std::thread([&] {
       if (!next) next.emplace(*heap_);
     }).join();
@@ -381,9 +385,9 @@ TEST_F(Sleep, APoolThatIsOpenedForAnotherTagMeanwhileStaysAwake) {
   });
   SleepOptions models;
   models.tags = {"models"};
-  ok(heap_->sleep(models));
+  ok(heap_->tags().sleep(models));
   void* const block = ok(next->allocate(1_MiB, b_));
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   ok(heap_->deallocate(block));
   next.reset();
   free_all();
@@ -392,12 +396,12 @@ TEST_F(Sleep, APoolThatIsOpenedForAnotherTagMeanwhileStaysAwake) {
 TEST_F(Sleep, TooLittleMemoryIsAnErrorThatSaysWhoHasItAndARetryWorks) {
   written_in("weights", 2_GiB, a_);
   written_in("cache", 2_GiB, b_);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   DeviceHeap other(device_, {});
   void* const theirs = ok(other.allocate(5_GiB, a_));
-  expect_error(heap_->wake({.tags = {"weights", "cache"}}), ErrorCode::out_of_memory,
+  expect_error(heap_->tags().wake({.tags = {"weights", "cache"}}), ErrorCode::out_of_memory,
                "tag 'cache'");
-  const Result<SleepReport> again = heap_->wake();
+  const Result<SleepReport> again = heap_->tags().wake();
   ASSERT_FALSE(again.ok());
   EXPECT_THAT(again.error().message(), HasSubstr("of tag 'weights'"));
   EXPECT_THAT(again.error().message(), HasSubstr("other processes) hold 5"));
@@ -406,17 +410,17 @@ TEST_F(Sleep, TooLittleMemoryIsAnErrorThatSaysWhoHasItAndARetryWorks) {
   expect_sound();
   ok(other.deallocate(theirs));
   ok(other.trim());
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
 
 TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
   written_in("cache", 3_GiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   free(written(7_GiB, a_));
   EXPECT_GE(device_.physical_bytes(), 7_GiB);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -424,11 +428,11 @@ TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
 TEST_F(Sleep, OnlyAsMuchIdleMemoryGoesAsAWakeNeeds) {
   GraphPool plain(*heap_, {.memory = MemoryKind::plain});
   written_in("cache", 3_GiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   void* const first = written(6_GiB, a_);
   free(write(ok(plain.allocate(1_GiB, b_)), 1_GiB, b_));
   free(first);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   EXPECT_GE(device_.physical_bytes(), 8_GiB - 64_MiB);
   EXPECT_EQ(device_.calls(DeviceCall::free_segment), 0u);
   expect_intact();
@@ -445,10 +449,10 @@ TEST_F(Sleep, IdleMemoryGoesWhereTheDeviceCanNotWaitForItsWork) {
   const Bytes held = device_.physical_bytes();
   const std::uint64_t before = device_.calls(DeviceCall::synchronize_context);
   device_.fail(DeviceCall::synchronize_context, 1, ErrorCode::out_of_memory);
-  const SleepReport slept = ok(heap_->sleep());
+  const SleepReport slept = ok(heap_->tags().sleep());
   EXPECT_EQ(device_.calls(DeviceCall::synchronize_context), before + 2);
   EXPECT_EQ(slept.given_back, held) << "whenever it went";
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -456,7 +460,7 @@ TEST_F(Sleep, IdleMemoryGoesWhereTheDeviceCanNotWaitForItsWork) {
 // A wait for other idle memory that fails is no reason to keep what is idle already.
 TEST_F(Sleep, IdleMemoryWhoseWorkIsDoneGoesThoughAWaitForOtherMemoryFails) {
   written_in("cache", 3_GiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   void* const done = written(3_GiB, a_);
   void* const busy = written(4_GiB, b_);
   free(done);
@@ -464,7 +468,7 @@ TEST_F(Sleep, IdleMemoryWhoseWorkIsDoneGoesThoughAWaitForOtherMemoryFails) {
   write(busy, 4_GiB, b_);
   free(busy);
   device_.fail(DeviceCall::synchronize, 1);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   EXPECT_EQ(device_.forget_faults(), 0u);
   EXPECT_GE(device_.physical_bytes(), 7_GiB) << "what is busy stays";
   expect_intact();
@@ -473,11 +477,11 @@ TEST_F(Sleep, IdleMemoryWhoseWorkIsDoneGoesThoughAWaitForOtherMemoryFails) {
 
 TEST_F(Sleep, WhatSleepsIsNotTakenFromTheFreeBytesInAMessage) {
   written_in("cache", 5_GiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   written(1_GiB, a_);
   expect_error(heap_->allocate(8_GiB, a_), ErrorCode::out_of_memory,
                "free within pages in use 0 B");
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -487,11 +491,11 @@ TEST_F(Sleep, AWakeWithoutRoomSaysWhatHoldsTheMemory) {
   GraphPool graphs(*heap_, {.tag = "graphs"});
   const GraphPool empty(*heap_, {.tag = "empty"});
   written_in("cache", 600_MiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   write(ok(graphs.allocate(300_MiB, b_)), 300_MiB, b_);
   written(600_MiB, a_);
   const auto message = [&] {
-    const Result<SleepReport> woke = heap_->wake();
+    const Result<SleepReport> woke = heap_->tags().wake();
     EXPECT_FALSE(woke.ok());
     return woke.ok() ? std::string() : woke.error().message();
   };
@@ -510,7 +514,7 @@ TEST_F(Sleep, AWakeWithoutRoomSaysWhatHoldsTheMemory) {
   for (const std::string& part : {holders, pool, end}) EXPECT_THAT(without, HasSubstr(part));
   EXPECT_THAT(without, testing::Not(HasSubstr("the device has")));
   heap_->set_limit(0_B);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -519,25 +523,25 @@ TEST_F(Sleep, AWakeWithoutRoomSaysWhatHoldsTheMemory) {
 TEST_F(Sleep, AHeapThatFoundTheDeviceFullWakesOnceThereIsRoom) {
   written(8_GiB - 4_MiB, a_);
   expect_error(heap_->allocate(8_MiB, a_), ErrorCode::out_of_memory, "");
-  ok(heap_->sleep());
-  ok(heap_->wake());
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
 
 TEST_F(Sleep, APartlyAsleepTagGoesBackToSleep) {
   written_in("cache", 3_GiB, a_);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   DeviceHeap other(device_, {});
   void* const theirs = ok(other.allocate(6_GiB, a_));
-  expect_error(heap_->wake(), ErrorCode::out_of_memory, "tag 'cache'");
+  expect_error(heap_->tags().wake(), ErrorCode::out_of_memory, "tag 'cache'");
   EXPECT_GT(device_.physical_bytes(), 7_GiB);
-  EXPECT_LT(ok(heap_->sleep()).copied, 3_GiB) << "only what had come back";
+  EXPECT_LT(ok(heap_->tags().sleep()).copied, 3_GiB) << "only what had come back";
   EXPECT_EQ(device_.physical_bytes(), 6_GiB);
   EXPECT_EQ(tag("cache").state, TagState::asleep);
   ok(other.deallocate(theirs));
   ok(other.trim());
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -547,12 +551,12 @@ TEST_F(Sleep, TooLittleHostMemoryLeavesAllAwake) {
   const Stream stream = poor.new_stream();
   DeviceHeap heap(poor, {});
   void* const block = ok(heap.allocate(600_MiB, stream));
-  expect_error(heap.sleep(), ErrorCode::out_of_memory, "host");
-  EXPECT_EQ(heap.tags()[0].state, TagState::awake);
+  expect_error(heap.tags().sleep(), ErrorCode::out_of_memory, "host");
+  EXPECT_EQ(heap.tags().list()[0].state, TagState::awake);
   EXPECT_THAT(heap.validate(), IsEmpty());
   ok(heap.deallocate(ok(heap.allocate(1_MiB, stream))));
-  ok(heap.sleep({.contents = SleepContents::discard}));
-  ok(heap.wake());
+  ok(heap.tags().sleep({.contents = SleepContents::discard}));
+  ok(heap.tags().wake());
   ok(heap.deallocate(block));
 }
 
@@ -562,9 +566,9 @@ TEST_F(Sleep, WhatWasCopiedForASleepThatFailedIsDropped) {
   DeviceHeap heap(device, {});
   void* const block = ok(heap.allocate(300_MiB, stream));
   device.fail(DeviceCall::copy_to_host, 3);
-  ASSERT_FALSE(heap.sleep().ok());
-  EXPECT_EQ(heap.tags()[0].state, TagState::awake);
-  EXPECT_EQ(heap.tags()[0].host, 0_B);
+  ASSERT_FALSE(heap.tags().sleep().ok());
+  EXPECT_EQ(heap.tags().list()[0].state, TagState::awake);
+  EXPECT_EQ(heap.tags().list()[0].host, 0_B);
   EXPECT_THAT(heap.validate(), IsEmpty());
   ok(heap.deallocate(block));
 }
@@ -584,21 +588,21 @@ TEST_F(Sleep, SeveralThreadsMakeAndFreeHostMemoryAndAFailureLosesNothing) {
   std::uint64_t refused = 0;
   for (std::uint64_t nth = 1; nth <= 16; ++nth) {
     device_.fail(DeviceCall::allocate_host, nth, ErrorCode::out_of_memory);
-    const Result<SleepReport> slept = heap_->sleep();
+    const Result<SleepReport> slept = heap_->tags().sleep();
     refused += slept.ok() ? 0 : 1;
     (void)device_.forget_faults();
     expect_sound();
-    if (nth % 2 == 0) ok(heap_->sleep());
-    ok(heap_->wake());
+    if (nth % 2 == 0) ok(heap_->tags().sleep());
+    ok(heap_->tags().wake());
     EXPECT_EQ(device_.live().host_bytes, 0_B);
     expect_intact();
   }
   EXPECT_GT(refused, 10u);
   device_.fail(DeviceCall::free_host, 3);
-  ok(heap_->sleep());
-  EXPECT_FALSE(heap_->wake().ok());
+  ok(heap_->tags().sleep());
+  EXPECT_FALSE(heap_->tags().wake().ok());
   EXPECT_EQ(tag(kDefaultTag).state, TagState::awake) << "the memory is there all the same";
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   EXPECT_EQ(device_.live().host_bytes, 0_B);
   expect_intact();
   free_all();
@@ -610,32 +614,32 @@ TEST_F(Sleep, SeveralThreadsMakeAndFreeHostMemoryAndAFailureLosesNothing) {
 // Each has more than half of the device.
 TEST_F(Sleep, OneTagFallsAsleepWhileAnotherWakesInItsPlace) {
   written_in("a", 5_GiB, a_);
-  ok(heap_->sleep({.tags = {"a"}}));
+  ok(heap_->tags().sleep({.tags = {"a"}}));
   written_in("b", 5_GiB, b_);
   for (int turn = 0; turn < 10; ++turn) {
     const std::string falls = turn % 2 == 0 ? "b" : "a", wakes = turn % 2 == 0 ? "a" : "b";
     std::atomic<bool> goes_on{false};
     std::thread sleeper([&] {
       goes_on = true;
-      ok(heap_->sleep({.tags = {falls}}));
+      ok(heap_->tags().sleep({.tags = {falls}}));
     });
     while (!goes_on) std::this_thread::yield();
-    Result<SleepReport> woke = heap_->wake({.tags = {wakes}, .keep_host = 1_TiB});
+    Result<SleepReport> woke = heap_->tags().wake({.tags = {wakes}, .keep_host = 1_TiB});
     sleeper.join();
     // It may have been too early: then there was no room, and the retry has it.
-    if (!woke) ok(heap_->wake({.tags = {wakes}, .keep_host = 1_TiB}));
+    if (!woke) ok(heap_->tags().wake({.tags = {wakes}, .keep_host = 1_TiB}));
     EXPECT_EQ(tag(wakes).state, TagState::awake);
     EXPECT_EQ(tag(falls).state, TagState::asleep);
     expect_sound();
   }
-  ok(heap_->sleep());
-  ok(heap_->wake({.tags = {"a"}}));
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake({.tags = {"a"}}));
   const TagInfo b = tag("b");
   EXPECT_EQ(b.state, TagState::asleep);
-  ok(heap_->sleep({.tags = {"a"}, .contents = SleepContents::discard}));
-  ok(heap_->wake({.tags = {"b"}}));
+  ok(heap_->tags().sleep({.tags = {"a"}, .contents = SleepContents::discard}));
+  ok(heap_->tags().wake({.tags = {"b"}}));
   for (auto at = blocks_.begin(); at != blocks_.end();) {
-    const bool in_b = heap_->find(at->first)->pool == ok(heap_->tag_pool("b"))->id();
+    const bool in_b = heap_->find(at->first)->pool == ok(heap_->tags().pool("b"))->id();
     if (in_b) {
       EXPECT_TRUE(device_.contents(Address::of(at->first), at->second.bytes) ==
                   at->second.contents);
@@ -643,7 +647,7 @@ TEST_F(Sleep, OneTagFallsAsleepWhileAnotherWakesInItsPlace) {
     ++at;
   }
   free_all();
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
 }
 
 // By the sizes and the offsets: host memory of the simulated device has no bytes.
@@ -651,23 +655,23 @@ TEST_F(Sleep, TheCopyOfABlockThatSleepsCanBeRead) {
   void* const block = written(150_MiB, a_);
   written(1000_B, a_);
   const void* const inside = static_cast<const char*>(block) + 4096;
-  expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
-  ok(heap_->sleep());
+  expect_error(heap_->tags().host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
+  ok(heap_->tags().sleep());
   for (const Bytes size : {1_B, 1_MiB, 150_MiB - 4_KiB}) {
     Bytes sum;
-    for (const HostPart& part : ok(heap_->host_copy(inside, size))) {
+    for (const HostPart& part : ok(heap_->tags().host_copy(inside, size))) {
       EXPECT_EQ(part.offset, sum);
       sum += part.bytes;
     }
     EXPECT_EQ(sum, size);
   }
-  expect_error(heap_->host_copy(inside, 150_MiB), ErrorCode::unknown_pointer, "host_copy");
-  expect_error(heap_->host_copy(&block, 1_B), ErrorCode::unknown_pointer, "host_copy");
-  ok(heap_->wake());
-  expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
-  ok(heap_->sleep({.contents = SleepContents::discard}));
-  expect_error(heap_->host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
-  ok(heap_->wake());
+  expect_error(heap_->tags().host_copy(inside, 150_MiB), ErrorCode::unknown_pointer, "host_copy");
+  expect_error(heap_->tags().host_copy(&block, 1_B), ErrorCode::unknown_pointer, "host_copy");
+  ok(heap_->tags().wake());
+  expect_error(heap_->tags().host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
+  ok(heap_->tags().sleep({.contents = SleepContents::discard}));
+  expect_error(heap_->tags().host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
+  ok(heap_->tags().wake());
   free_all();
 }
 
@@ -702,19 +706,19 @@ TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {
   // In the order of its addresses, and where else they are mapped: at home.
   const std::vector<Segment> pieces = device_.translate(Address::of(block), kSize);
   ASSERT_GT(pieces.size(), 1u) << "no stitched row was made";
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   const Bytes skip = 8_KiB, size = kSize - 16_KiB;
   std::vector<std::uint64_t> words(size.count / 8);
   const void* const from = (Address::of(block) + skip).pointer();
-  ok(heap_->read_asleep(from, size, words.data()));
+  ok(heap_->tags().read_asleep(from, size, words.data()));
   Bytes sum;
-  for (const HostPart& part : ok(heap_->host_copy(from, size))) {
+  for (const HostPart& part : ok(heap_->tags().host_copy(from, size))) {
     EXPECT_EQ(part.offset, sum);
     EXPECT_EQ(std::memcmp(part.memory, words.data() + sum.count / 8, part.bytes.count), 0);
     sum += part.bytes;
   }
   EXPECT_EQ(sum, size);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   // Each word is from where its piece is mapped at home.
   std::size_t wrong = 0;
   for (Bytes at; at < size; at += 4_KiB) {
@@ -736,7 +740,7 @@ TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {
 TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
   void* const block = written(100_MiB, a_);
   void* const tagged = written_in("cache", 100_MiB, a_);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   free(block);
   free(tagged);
 }
@@ -745,7 +749,7 @@ TEST_F(Sleep, TheResidueSaysWhoHasTheDevicesMemory) {
   written(100_MiB, a_);
   const PhysicalHandle other = ok(device_.create(64_MiB));
   const auto expect_residue = [&](Bytes weir, Bytes others, Bytes host) {
-    const Residue residue = heap_->residue();
+    const Residue residue = heap_->tags().residue();
     EXPECT_EQ(residue.device, 8_GiB);
     EXPECT_EQ(residue.free, 8_GiB - device_.physical_bytes());
     EXPECT_EQ(residue.weir, weir);
@@ -755,19 +759,19 @@ TEST_F(Sleep, TheResidueSaysWhoHasTheDevicesMemory) {
   };
   const Bytes held = device_.physical_bytes() - 64_MiB;
   expect_residue(held, 64_MiB, 0_B);
-  ok(heap_->sleep());
+  ok(heap_->tags().sleep());
   expect_residue(0_B, 64_MiB, device_.live().host_bytes);
-  ok(heap_->wake());
-  heap_->on_sleep([] {
+  ok(heap_->tags().wake());
+  heap_->tags().on_sleep([] {
     return std::vector<HeldMemory>{{kDefaultTag, 24_MiB, "a library"}, {kDefaultTag, 0_B, "none"}};
   });
-  Residue residue = heap_->residue();
+  Residue residue = heap_->tags().residue();
   EXPECT_EQ(residue.weir, held + 24_MiB);
   EXPECT_EQ(residue.others, 40_MiB);
   ASSERT_EQ(residue.held.size(), 1u);
   EXPECT_EQ(residue.held[0].holder, "a library");
   device_.fail(DeviceCall::memory_info, 1);
-  residue = heap_->residue();
+  residue = heap_->tags().residue();
   EXPECT_EQ(residue.device, 0_B);
   EXPECT_EQ(residue.others, 0_B);
   EXPECT_EQ(residue.weir, held + 24_MiB);
@@ -794,12 +798,12 @@ TEST_F(Sleep, TheHeapMayBeDestroyedWhileTagsHaveIdleMemory) {
 TEST_F(Sleep, ALimitCountsWhatIsAwakeOnly) {
   heap_->set_limit(1_GiB);
   written_in("cache", 800_MiB, a_);
-  ok(heap_->sleep({.tags = {"cache"}}));
+  ok(heap_->tags().sleep({.tags = {"cache"}}));
   void* const block = written(600_MiB, a_);
-  expect_error(heap_->wake(), ErrorCode::out_of_memory, "limit");
+  expect_error(heap_->tags().wake(), ErrorCode::out_of_memory, "limit");
   expect_sound();
   free(block);
-  ok(heap_->wake());
+  ok(heap_->tags().wake());
   expect_intact();
   free_all();
 }
@@ -832,9 +836,9 @@ TEST_F(Sleep, ThreadsThatAllocateMeanwhileAreServedOrToldSo) {
     });
   }
   for (int cycle = 0; cycle < 30; ++cycle) {
-    ok(heap_->sleep());
+    ok(heap_->tags().sleep());
     expect_sound();
-    ok(heap_->wake());
+    ok(heap_->tags().wake());
     const int before = served;
     while (served == before) std::this_thread::yield();
   }

@@ -193,18 +193,6 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   return true;
 }
 
-Result<GraphPool*> DeviceHeap::Impl::tag_pool(DeviceHeap& heap, const std::string& tag) {
-  if (tag.empty() || tag == kDefaultTag) {
-    return Error(ErrorCode::invalid_argument,
-                 "tag_pool: '" + tag + "' has no pool of its own: name another tag");
-  }
-  sleep.add_tag(tag);
-  const std::lock_guard lock(tag_pools_mutex);
-  std::unique_ptr<GraphPool>& pool = tag_pools[tag];
-  if (pool == nullptr) pool = std::make_unique<GraphPool>(heap, GraphPoolOptions{.tag = tag});
-  return pool.get();
-}
-
 DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
     : impl_(std::make_unique<Impl>(device, options, sink)) {}
 DeviceHeap::~DeviceHeap() { impl_->tag_pools.clear(); }  // whose pools look at this
@@ -315,34 +303,5 @@ HeapSnapshot DeviceHeap::snapshot() const { return impl_->view.snapshot(); }
 void DeviceHeap::start_recording(EventSink& sink) { impl_->view.start_recording(sink); }
 bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->view.stop_recording(sink); }
 std::vector<std::string> DeviceHeap::validate() const { return impl_->view.validate(); }
-
-Result<SleepReport> DeviceHeap::sleep(const SleepOptions& options) {
-  return impl_->sleep.sleep(options);
-}
-Result<SleepReport> DeviceHeap::wake(const WakeOptions& options) {
-  return impl_->sleep.wake(options);
-}
-std::vector<TagInfo> DeviceHeap::tags() const { return impl_->sleep.tags(); }
-Status DeviceHeap::set_contents(const std::string& tag, SleepContents contents) {
-  return impl_->sleep.set_contents(tag, contents);
-}
-Status DeviceHeap::declare_changed(const std::string& tag) {
-  return impl_->sleep.declare_changed(tag);
-}
-Result<GraphPool*> DeviceHeap::tag_pool(const std::string& tag) {
-  return impl_->tag_pool(*this, tag);
-}
-Result<std::uint64_t> DeviceHeap::hold(const void* block, std::string holder) {
-  return impl_->sleep.hold(block, std::move(holder));
-}
-void DeviceHeap::release_hold(std::uint64_t hold) { impl_->sleep.release_hold(hold); }
-Result<std::vector<HostPart>> DeviceHeap::host_copy(const void* pointer, Bytes bytes) const {
-  return impl_->sleep.host_copy({Address::of(pointer), bytes});
-}
-Status DeviceHeap::read_asleep(const void* pointer, Bytes bytes, void* to) const {
-  return impl_->sleep.read_asleep({Address::of(pointer), bytes}, to);
-}
-void DeviceHeap::on_sleep(HeldCallback callback) { impl_->sleep.on_sleep(std::move(callback)); }
-Residue DeviceHeap::residue() const { return impl_->sleep.residue(); }
 
 }  // namespace weir

@@ -38,8 +38,6 @@ class DeviceHeap::Impl {
   Result<void*> allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
   Result<void*> take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
   Status deallocate(void* block);
-  // A graph pool of the tag, which lives as long as `heap`, whose parts these are.
-  Result<GraphPool*> tag_pool(DeviceHeap& heap, const std::string& tag);
 
   // Which heap served the stream the last time, perhaps: streams meet in a place now and then. The
   // heap itself knows whom it serves.

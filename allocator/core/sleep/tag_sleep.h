@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleep and wake of tags (DeviceHeap::sleep()): which pools sleep, what is refused, and in which
+// Sleep and wake of tags (HeapTags::sleep()): which pools sleep, what is refused, and in which
 // order (docs/decisions.md, 028). How the bytes of a page heap go and come is the
 // Sleeper's.
 //
@@ -32,7 +32,7 @@ class TagSleep {
 
   // There is a tag of that name from now on.
   void add_tag(const std::string& tag);
-  // As DeviceHeap has them.
+  // As HeapTags has them.
   Result<SleepReport> sleep(const SleepOptions& options);
   Result<SleepReport> wake(const WakeOptions& options);
   std::vector<TagInfo> tags();

@@ -147,7 +147,7 @@ class Allocator {
   void mark(std::string_view text);
 
   // Sleep: the memory of tags goes back to the device, and is had again at the same addresses
-  // (DeviceHeap::sleep(), docs/sleep.md).
+  // (HeapTags::sleep(), docs/sleep.md).
   SleepReport sleep(const SleepOptions& options = {}, int device = kCurrentDevice);
   SleepReport wake(const WakeOptions& options = {}, int device = kCurrentDevice);
   // While it lives, requests for memory of the device are of the tag. Scopes may be nested: the

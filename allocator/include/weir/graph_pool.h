@@ -44,7 +44,7 @@ struct GraphPoolOptions {
   // What its memory is made of; none: as the device heap's. Memory of one kind serves no requests
   // of the other: what a pool of another kind does not need goes back to the device.
   std::optional<MemoryKind> memory;
-  std::string tag;  // that its memory sleeps with (DeviceHeap::sleep()); empty: kDefaultTag
+  std::string tag;  // that its memory sleeps with (HeapTags::sleep()); empty: kDefaultTag
 };
 
 // Which streams' requests a pool serves. Called for each request, in the thread that makes it,

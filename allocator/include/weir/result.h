@@ -19,7 +19,7 @@ enum class ErrorCode {
   capture,           // the call is not legal in the stream's capture
   unavailable,       // something this machine lacks (no driver, no GPU)
   invalid_input,     // a file that can't be read or parsed; the message has file and line
-  asleep,            // the memory sleeps (DeviceHeap::sleep()); the message names the tag
+  asleep,            // the memory sleeps (HeapTags::sleep()); the message names the tag
 };
 
 std::string_view name_of(ErrorCode code);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleep and wake: what is asked for, and what is told (DeviceHeap::sleep(), Allocator::sleep()).
+// Sleep and wake: what is asked for, and what is told (HeapTags::sleep(), Allocator::sleep()).
 #pragma once
 
 #include <cstdint>
@@ -75,7 +75,7 @@ struct Residue {
   Bytes weir;    // held by this device heap, awake
   Bytes others;  // the rest: the driver's contexts and modules, libraries, other processes
   Bytes host;    // pinned host memory of this device heap's
-  std::vector<HeldMemory> held;  // part of `weir`: by DeviceHeap::hold(), and plain memory
+  std::vector<HeldMemory> held;  // part of `weir`: by HeapTags::hold(), and plain memory
 };
 
 struct TagInfo {
