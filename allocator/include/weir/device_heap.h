@@ -35,8 +35,6 @@ class DeviceHeap {
   explicit DeviceHeap(Device& device, HeapOptions options = {}, EventSink* sink = nullptr);
   // Waits for no work: the caller has synchronised whatever still uses the memory.
   ~DeviceHeap();
-  DeviceHeap(const DeviceHeap&) = delete;
-  DeviceHeap& operator=(const DeviceHeap&) = delete;
 
   // The identity of the caller's stream. While a graph pool is being captured into, the stream may
   // be part of that, which Device::stream() would break. Under Trust::context a stream has one
