@@ -34,7 +34,6 @@ struct SuiteCommand {
   bench::HistoryLength length = suite::kSuiteLength;
   bool memory_only = false;
   std::int64_t timeout_s = suite::SuiteOptions().timeout.count();
-  std::string pictures;  // a folder; empty: none
   ResultOptions result;
 };
 
@@ -161,15 +160,6 @@ ExitCode run(const SuiteCommand& command) {
   if (!allocators) return exit_code_of(allocators.error());
   Result<std::vector<suite::Program>> programs = programs_of(command, *traces);
   if (!programs) return exit_code_of(programs.error());
-  if (!command.pictures.empty()) {
-    std::vector<NamedFile> outputs = named_outputs(command.result);
-    for (const std::string& path : suite::picture_files(*programs, command.pictures)) {
-      outputs.push_back({"--svg", path});
-    }
-    if (const Status allowed = check_names(inputs, outputs); !allowed) return exit_code_of(allowed);
-    const Status prepared = suite::prepare_pictures(*programs, command.pictures);
-    if (!prepared) return exit_code_of(prepared);
-  }
 
   suite::SuiteOptions options;
   options.host_time = !command.memory_only;
@@ -188,10 +178,6 @@ ExitCode run(const SuiteCommand& command) {
   if (!result) return exit_code_of(result.error());
   const Status written = output->write(suite_text(*result), [&] { return suite_json(*result); });
   if (!written) return exit_code_of(written);
-  if (!command.pictures.empty()) {
-    const Status drawn = write_suite_pictures(*result, command.pictures);
-    if (!drawn) return exit_code_of(drawn);
-  }
   return result->any_failed() ? ExitCode::answer_is_no : ExitCode::ok;
 }
 
@@ -227,7 +213,7 @@ std::string footer() {
   return text + R"(
 Examples:
   weir bench
-  weir bench bench/traces --svg pictures --json=figures.json
+  weir bench bench/traces --json=figures.json
   weir bench --family phases,pools --seed 1,2,3 --allocator weir --allocator ./libmine.so
 
 docs/replay.md defines every figure, and says how to add an allocator or a trace. docs/command.md
@@ -287,13 +273,6 @@ void add_bench_command(CLI::App& app, ExitCode& exit_code) {
       ->transform(whole_number(1, 1'000'000))
       ->type_name("N")
       ->capture_default_str();
-  bench
-      ->add_option(
-          "--svg", command->pictures,
-          "Write pictures into this folder, which is made if need be: one of each family, one "
-          "of each TRACE")
-      ->transform(not_empty())
-      ->type_name("FOLDER");
   add_result_options(*bench, command->result);
   bench->footer(footer());
   bench->callback([command, &exit_code] { exit_code = run(*command); });

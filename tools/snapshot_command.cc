@@ -37,10 +37,9 @@ FILE is what `weir timeline` takes. A snapshot has its own moment: then --at is 
 
   memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: FILE.pickle, or JSON
   csv         a row for each live block
-  svg         each page and the blocks in it, as a picture
 
 Examples:
-  weir snapshot bench/traces/gnn.trace.gz --at peak-reserved --to svg -o gnn.svg
+  weir snapshot bench/traces/gnn.trace.gz --at peak-reserved --to csv -o gnn.csv
   weir snapshot run.weir --at 1.5s --to memory_viz -o run.pickle
 
 docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
@@ -54,10 +53,9 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
       "snapshot", "Write what memory held at one moment for a viewer, a spreadsheet or a page");
   add_input(*snapshot, "FILE", command->file, "What to look at; -: standard input");
   add_from_option(*snapshot, command->kind);
-  add_choice<LookFormat>(
-      *snapshot, "--to", command->format,
-      {{"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}, {"svg", LookFormat::svg}},
-      "The format", one_of({"memory_viz", "csv", "svg"}))
+  add_choice<LookFormat>(*snapshot, "--to", command->format,
+                         {{"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}},
+                         "The format", one_of({"memory_viz", "csv"}))
       ->required();
   snapshot
       ->add_option("--at", command->at,

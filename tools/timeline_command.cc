@@ -53,7 +53,6 @@ PyTorch's. A file whose name ends with .gz is compressed.
   memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: FILE.pickle, or JSON
   perfetto    for https://ui.perfetto.dev
   csv         a row for each block
-  svg         memory over time, as a picture
   html        a page to look at in a browser; of two FILEs, both side by side
 
 Examples:
@@ -79,10 +78,9 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
                                         {{"memory_viz", LookFormat::memory_viz},
                                          {"perfetto", LookFormat::perfetto},
                                          {"csv", LookFormat::csv},
-                                         {"svg", LookFormat::svg},
                                          {"html", std::nullopt}},
                                         "The format",
-                                        one_of({"memory_viz", "perfetto", "csv", "svg", "html"}))
+                                        one_of({"memory_viz", "perfetto", "csv", "html"}))
       ->required();
   add_file_output(*timeline, command->output);
   timeline->footer(kTimelineFooter);

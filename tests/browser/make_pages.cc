@@ -405,11 +405,6 @@ int write(const std::string& name, const std::vector<Recording>& recordings) {
   // What the page's figures are compared with: the same, counted by `weir report`.
   std::ofstream(folder + "/" + name + ".json")
       << report_json(report_of(recordings.front(), {.top = 1000}));
-  if (recordings.front().end() > recordings.front().begin()) {
-    const Status drawn =
-        export_timeline(recordings.front(), LookFormat::svg, folder + "/" + name + ".svg");
-    if (!drawn.ok()) return fmt::print(stderr, "{}\n", drawn.error().message()), 1;
-  }
   fmt::print("{}: {:.2f} s, {:.2f} MiB\n", path, took,
              static_cast<double>(std::filesystem::file_size(path)) / (1 << 20));
 #ifdef NDEBUG

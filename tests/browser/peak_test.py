@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page says of the peak without a click, compared with `weir report` and with a plain recount."""
 
-import html
 import json
-import re
 
 import browser
 from browser import By, Keys, PageTest
@@ -396,42 +394,7 @@ class Drawn(PageTest):
         self.assertEqual(wrong, "")
 
 
-class Pictured(PageTest):
-    def test_pictures_have_the_colours_that_the_page_starts_with(self):
-        for name in ("serve", "training", "small", "pools", "generate", "layers", "evaluation", "driver"):
-            self.open(name)
-            legend = self.js("return weirPage.colours.legend()")
-            text = (browser.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-            entries = re.findall(r'<rect x="\d+" y="\d+" width="14" height="14" fill="([^"]*)"/>'
-                                 r'<text[^>]*>([^<]*)</text>', text)
-            picture = [[html.unescape(title), colour] for colour, title in entries]
-            self.assertEqual([[title, self.js("return d3.rgb(arguments[0]).hex()", colour)]
-                              for title, colour in legend], picture[:len(legend)], name)
-
-
-    def test_blocks_of_pictures_have_the_colours_of_the_page(self):
-        """Blocks of one stream and size have one colour in these pages."""
-        def in_picture(number):
-            unit = 0
-            while number >= 1024:
-                number, unit = number / 1024, unit + 1
-            digits = 0 if unit == 0 or number >= 100 else 1 if number >= 10 else 2
-            return f"{number:.{digits}f} {['B', 'KiB', 'MiB', 'GiB'][unit]}"
-
-        for name in ("small", "serve", "evaluation", "driver"):
-            self.open(name)
-            colours = {}
-            for stream, size, colour in self.js("""
-                    const r = weirPage.recordings[0];
-                    return [...r.bytes].map((bytes, b) => [r.streams[r.stream[b]], bytes,
-                        d3.rgb(weirPage.colours.colourOf(r, b)).hex()]);"""):
-                colours.setdefault((stream, in_picture(size)), set()).add(colour)
-            text = (browser.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-            areas = re.findall(r'fill="(#\w+)" fill-opacity[^>]*><title>block \d+: (.*?) on stream (\d+),', text)
-            self.assertGreater(len(areas), 6)
-            for colour, size, stream in areas:
-                self.assertEqual(colours[stream, size], {colour}, (name, stream, size))
-
+class Begun(PageTest):
     def test_one_stream_without_stacks_starts_with_the_colours_of_sizes(self):
         self.open("generate")
         self.assertEqual(self.js("return [weirPage.colours.by, document.getElementById('colour').value]"),

@@ -163,7 +163,7 @@ def expanded(text):
                      for before, word in zip(("", *words), words)]
             if "--to" in words and "out" in words:
                 words[words.index("out")] = "out." + words[words.index("--to") + 1]
-            results.append(" ".join("out.svg" if word == "OUT.svg" else word for word in words))
+            results.append(" ".join(words))
     return list(dict.fromkeys(results))
 
 

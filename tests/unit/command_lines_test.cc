@@ -112,7 +112,7 @@ const std::vector<Command> kCommands = {
                     {"--phases", "from 1 to 10000", {"0", "10001", "1.5"}},
                     {"--pairs", "from 1 to 1000000", {"0", "1000001", "1.5"}},
                     {"--timeout", "from 1 to 1000000", {"0", "1000001", "1.5"}}},
-     .others = {"--allocator", "--family", "--memory-only", "--svg", "--to"}},
+     .others = {"--allocator", "--family", "--memory-only", "--to"}},
     {.name = "comm check", .outputs = {"-o,--output", "--json"}, .others = {"--root", "--to"}},
     {.name = "comm bench",
      .needs = "--device sim",

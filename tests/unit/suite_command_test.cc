@@ -124,17 +124,12 @@ TEST_F(BenchCommand, AFolderGivesItsTraces) {
 TEST_F(BenchCommand, NoOutputReplacesATraceOfAFolderOrAnotherOutput) {
   std::filesystem::create_directory(path("traces"));
   write("traces/t.trace", kSmallTrace);
-  write("traces/t.svg", kSmallTrace);  // a trace by its content
   const std::string bench = "bench --memory-only --allocator best-fit " + path("traces");
-  std::filesystem::create_directory(path("pictures"));
   for (const std::string& options :
-       {"--json=" + path("traces/t.trace"), "-o " + path("traces/t.trace"),
-        "--svg " + path("traces"),
-        "--svg " + path("pictures") + " --json=" + path("pictures/t.svg")}) {
+       {"--json=" + path("traces/t.trace"), "-o " + path("traces/t.trace")}) {
     const Finished refused = weir(bench + " " + options);
     EXPECT_EQ(refused.code, 2) << options << refused.err;
     EXPECT_EQ(read("traces/t.trace"), kSmallTrace);
-    EXPECT_EQ(read("traces/t.svg"), kSmallTrace);
   }
 }
 
@@ -151,34 +146,6 @@ TEST_F(BenchCommand, ReadsWhatOthersRecorded) {
   EXPECT_THAT(read("rmm.trace"), HasSubstr("\na 0 3145728 1 36000000001\n"));
   const Finished report = weir("report --from rmm " + log);
   EXPECT_EQ(report.code, 0) << report.err;
-}
-
-TEST_F(BenchCommand, APictureOfEachFamilyAndEachTrace) {
-  const Finished run = weir("bench --family phases --seed 1,2 --phases 2 --pairs 60 --svg " +
-                            path("pictures") + " " + write("small.trace", kSmallTrace));
-  EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("pictures")), {}), 2);
-  const std::string picture = read("pictures/phases.svg");
-  EXPECT_THAT(picture, AllOf(StartsWith("<svg "), HasSubstr("phases:1: "), HasSubstr("weir: 1."),
-                             HasSubstr("best-fit: 1."), HasSubstr("</svg>")));
-  EXPECT_THAT(read("pictures/small.svg"), HasSubstr("small: recorded"));
-  const Finished file =
-      weir("bench --family phases --phases 2 --pairs 60 --svg " + path("pictures/phases.svg"));
-  EXPECT_EQ(file.code, 3);
-  EXPECT_THAT(file.err, HasSubstr("phases.svg: can't be made"));
-}
-
-TEST_F(BenchCommand, PicturesThatCannotBeWrittenAreSaidBeforeAnythingIsMeasured) {
-  std::filesystem::create_directories(path("taken/phases.svg"));
-  for (const auto& [folder, says] : {std::pair{path("none/such"), "none/such: can't be made"},
-                                     std::pair{path("taken"), "phases.svg: can't be written"},
-                                     std::pair{std::string("/proc"), "can't be written"}}) {
-    const Finished run = weir("bench --family phases --phases 2 --pairs 60 --svg " + folder);
-    EXPECT_EQ(run.code, 3) << folder;
-    EXPECT_THAT(run.out, IsEmpty()) << folder;
-    EXPECT_THAT(run.err, HasSubstr(says)) << folder;
-  }
-  EXPECT_FALSE(std::filesystem::exists(path("none")));
 }
 
 TEST_F(BenchCommand, LoadsTheAllocatorOfTheExample) {

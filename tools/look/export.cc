@@ -32,7 +32,7 @@ void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetime
   write_memory_viz(recording, lifetimes, writer, file);
 }
 
-Status write(const Recording& recording, LookFormat format, bool moment, const std::string& path) {
+Status write(const Recording& recording, LookFormat format, const std::string& path) {
   Result<OutputFile> file = OutputFile::open(path, recording.source);
   if (!file.ok()) return std::move(file).error();
   const BlockLifetimes lifetimes = lifetimes_of(recording);
@@ -45,10 +45,6 @@ Status write(const Recording& recording, LookFormat format, bool moment, const s
       break;
     case LookFormat::csv:
       write_csv(recording, lifetimes, *file);
-      break;
-    case LookFormat::svg:
-      moment ? write_pages_svg(recording, lifetimes, *file)
-             : write_svg(recording, lifetimes, *file);
       break;
   }
   return file->commit();
@@ -76,23 +72,17 @@ std::optional<double> parse_nanoseconds(std::string_view text) {
 }  // namespace
 
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path) {
-  const bool one_moment = recording.events.size() == recording.initial && recording.initial > 0;
-  if (one_moment && format == LookFormat::svg) {
-    return Error(
-        ErrorCode::invalid_argument,
-        recording.source + " is of one moment, in which nothing happens: use `weir snapshot`");
-  }
-  return write(recording, format, false, path);
+  return write(recording, format, path);
 }
 
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
                        const std::string& path) {
   if (format == LookFormat::perfetto) {
     return Error(ErrorCode::invalid_argument,
-                 "perfetto shows time, and a snapshot has none: use memory_viz, csv or svg, or "
+                 "perfetto shows time, and a snapshot has none: use memory_viz or csv, or "
                  "`weir timeline`");
   }
-  return write(moment_of(recording, events), format, true, path);
+  return write(moment_of(recording, events), format, path);
 }
 
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording) {

@@ -13,7 +13,7 @@
 
 namespace weir {
 
-enum class LookFormat { memory_viz, perfetto, csv, svg };
+enum class LookFormat { memory_viz, perfetto, csv };
 
 // Writes all of the recording to the file `path`, which must not be the one it was read from.
 // memory_viz: a pickle if the name ends with ".pickle", JSON otherwise; any: compressed with gzip

@@ -26,12 +26,6 @@ void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes,
 // A row for each block, after a row of column names.
 void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
-// Memory over time, as a picture.
-void write_svg(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
-
-// The pages that there are at the end, and the blocks in them, as a picture.
-void write_pages_svg(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
-
 // The trace that `weir replay` would run: docs/recording.md.
 void write_trace(const Recording& recording, OutputFile& file);
 

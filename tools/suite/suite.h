@@ -56,13 +56,5 @@ Result<SuiteResult> run_suite(std::vector<Program> programs,
 std::string suite_text(const SuiteResult& result);
 // docs/replay.md defines the members.
 std::string suite_json(const SuiteResult& result);
-// The pictures in `folder`: one of each family (of its first program) and of each recorded program.
-std::vector<std::string> picture_files(const std::vector<Program>& programs,
-                                       const std::string& folder);
-// Makes `folder`, in a folder that exists, and tries to open each picture: what can't be written is
-// known before anything is measured. Errors: invalid_input, naming the folder or the file.
-Status prepare_pictures(const std::vector<Program>& programs, const std::string& folder);
-// After prepare_pictures(). Errors: invalid_input: a picture can't be written.
-Status write_suite_pictures(const SuiteResult& result, const std::string& folder);
 
 }  // namespace weir::suite

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stacks are called: in short, and so that those that are named together are told apart.
-// stack_labels.h has the same for pictures.
 
 // What PyTorch calls between a module's call and its forward().
 const kBetweenCalls = /^(Module\.)?_(wrapped_)?call_impl$/;
