@@ -146,6 +146,13 @@ void add_from_option(CLI::App& command, std::optional<FileKind>& kind) {
       one_of({"auto", "recording", "trace", "snapshot", "pytorch", "rmm"}));
 }
 
+void add_paths_option(CLI::App& command, Paths& paths) {
+  add_choice<Paths>(command, "--paths", paths, {{"cut", Paths::cut}, {"full", Paths::full}},
+                    "How much of the paths of source files html and csv show; cut: the last two "
+                    "folders, so that what is passed on names nobody's home",
+                    one_of({"cut", "full"}));
+}
+
 Result<Recording> load_shown(const std::string& file, std::optional<FileKind> kind) {
   ProgressBar bar("reading " + (file == kStandard ? "standard input" : file), true);
   LoadOptions options;

@@ -14,6 +14,7 @@
 #include "look/file_kind.h"
 #include "look/load.h"
 #include "look/output_file.h"
+#include "look/symbols.h"
 #include "progress.h"
 #include "replay/exit_code.h"
 #include "replay/named_files.h"
@@ -28,6 +29,9 @@ CLI::Option* add_input(CLI::App& command, const std::string& name, std::string& 
                        const std::string& help);
 // `--from`: what kind of file the inputs are.
 void add_from_option(CLI::App& command, std::optional<FileKind>& kind);
+
+// `--paths`: how much of a source file's path is shown.
+void add_paths_option(CLI::App& command, Paths& paths);
 
 // Loads `file`, and shows on a terminal how far that is. Says what the recording lacks.
 Result<Recording> load_shown(const std::string& file, std::optional<FileKind> kind);

@@ -18,6 +18,7 @@ struct SnapshotCommand {
   std::string at = "end";
   std::optional<FileKind> kind;
   LookFormat format = LookFormat::memory_viz;
+  Paths paths = Paths::cut;
 };
 
 Status run(const SnapshotCommand& command) {
@@ -29,7 +30,7 @@ Status run(const SnapshotCommand& command) {
   if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
   const Result<std::size_t> events = parse_moment(command.at, *recording);
   if (!events.ok()) return Error(events.error().code(), "--at: " + events.error().message());
-  return export_snapshot(*recording, *events, command.format, command.output);
+  return export_snapshot(*recording, *events, command.format, command.output, command.paths);
 }
 
 constexpr const char* kSnapshotFooter = R"(
@@ -63,6 +64,7 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
                    "20ms, 300us)")
       ->type_name("TIME")
       ->capture_default_str();
+  add_paths_option(*snapshot, command->paths);
   add_file_output(*snapshot, command->output);
   snapshot->footer(kSnapshotFooter);
   snapshot->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });

@@ -20,6 +20,7 @@ struct TimelineCommand {
   std::string output;
   std::optional<FileKind> kind;
   std::optional<LookFormat> format;  // none: a page
+  Paths paths = Paths::cut;
 };
 
 Status run(const TimelineCommand& command) {
@@ -39,11 +40,13 @@ Status run(const TimelineCommand& command) {
     recordings.push_back(*std::move(recording));
   }
   const ProgressBar bar("writing " + command.output, true);
-  if (command.format) return export_timeline(recordings.front(), *command.format, command.output);
+  if (command.format) {
+    return export_timeline(recordings.front(), *command.format, command.output, command.paths);
+  }
   std::vector<const Recording*> shown;
   shown.reserve(recordings.size());
   for (const Recording& recording : recordings) shown.push_back(&recording);
-  return write_html(command.output, shown);
+  return write_html(command.output, shown, command.paths);
 }
 
 constexpr const char* kTimelineFooter = R"(
@@ -82,6 +85,7 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
                                         "The format",
                                         one_of({"memory_viz", "perfetto", "csv", "html"}))
       ->required();
+  add_paths_option(*timeline, command->paths);
   add_file_output(*timeline, command->output);
   timeline->footer(kTimelineFooter);
   timeline->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 std::string data_of(const Recording& recording) {
   std::string data;
-  html_data(recording, [&data](std::string_view piece) { data += piece; });
+  html_data(recording, Paths::cut, [&data](std::string_view piece) { data += piece; });
   return data;
 }
 

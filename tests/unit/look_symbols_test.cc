@@ -117,7 +117,8 @@ TEST(Symbols, InnermostFunctionsOfWeirAreLeftOutAndStacksThatAreEqualThenAreOne)
 TEST(Symbols, NoMoreTimeIsTakenThanIsGiven) {
   Recording recording;
   recording.frames = {offset_of_the_function()};
-  EXPECT_EQ(readable_stacks(recording, std::chrono::milliseconds{0}).frames, recording.frames);
+  EXPECT_EQ(readable_stacks(recording, Paths::full, std::chrono::milliseconds{0}).frames,
+            recording.frames);
 }
 
 }  // namespace

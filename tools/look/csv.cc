@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/exporters.h"
 #include "look/streams.h"
+#include "look/symbols.h"
 
 namespace weir {
 namespace {
@@ -21,8 +22,8 @@ void append_field(std::string& out, std::string_view text) {
 
 class Rows {
  public:
-  Rows(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file)
-      : recording_(recording), lifetimes_(lifetimes), out_(file.text()) {}
+  Rows(ReadableStacks stacks, const BlockLifetimes& lifetimes, OutputFile& file)
+      : stacks_(std::move(stacks)), lifetimes_(lifetimes), out_(file.text()) {}
 
   void header() {
     out_ +=
@@ -75,8 +76,8 @@ class Rows {
 
   void stack(std::uint32_t id) {
     scratch_.clear();
-    for (const std::uint32_t i : recording_.stacks[id]) {
-      const RecordedFrame& frame = recording_.frames[i];
+    for (const std::uint32_t i : stacks_.of_event(id).frames) {
+      const RecordedFrame& frame = stacks_.frames[i];
       if (!scratch_.empty()) scratch_ += " < ";
       scratch_ += frame.function.empty() ? "??" : frame.function;
       if (frame.file.empty()) continue;
@@ -87,7 +88,7 @@ class Rows {
     append_field(out_, valid_utf8(scratch_));
   }
 
-  const Recording& recording_;
+  const ReadableStacks stacks_;
   const BlockLifetimes& lifetimes_;
   std::string& out_;
   std::string scratch_;
@@ -95,8 +96,9 @@ class Rows {
 
 }  // namespace
 
-void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file) {
-  Rows rows(recording, lifetimes, file);
+void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, Paths paths,
+               OutputFile& file) {
+  Rows rows(readable_stacks(recording, paths), lifetimes, file);
   rows.header();
   for (std::uint32_t i = 0; i < lifetimes.blocks.size(); ++i) {
     rows.row(i);

@@ -32,7 +32,7 @@ void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetime
   write_memory_viz(recording, lifetimes, writer, file);
 }
 
-Status write(const Recording& recording, LookFormat format, const std::string& path) {
+Status write(const Recording& recording, LookFormat format, const std::string& path, Paths paths) {
   Result<OutputFile> file = OutputFile::open(path, recording.source);
   if (!file.ok()) return std::move(file).error();
   const BlockLifetimes lifetimes = lifetimes_of(recording);
@@ -44,7 +44,7 @@ Status write(const Recording& recording, LookFormat format, const std::string& p
       write_perfetto(recording, lifetimes, *file);
       break;
     case LookFormat::csv:
-      write_csv(recording, lifetimes, *file);
+      write_csv(recording, lifetimes, paths, *file);
       break;
   }
   return file->commit();
@@ -71,18 +71,19 @@ std::optional<double> parse_nanoseconds(std::string_view text) {
 
 }  // namespace
 
-Status export_timeline(const Recording& recording, LookFormat format, const std::string& path) {
-  return write(recording, format, path);
+Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
+                       Paths paths) {
+  return write(recording, format, path, paths);
 }
 
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
-                       const std::string& path) {
+                       const std::string& path, Paths paths) {
   if (format == LookFormat::perfetto) {
     return Error(ErrorCode::invalid_argument,
                  "perfetto shows time, and a snapshot has none: use memory_viz or csv, or "
                  "`weir timeline`");
   }
-  return write(moment_of(recording, events), format, path);
+  return write(moment_of(recording, events), format, path, paths);
 }
 
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording) {

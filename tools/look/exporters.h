@@ -11,6 +11,7 @@
 #include "look/block_lifetimes.h"
 #include "look/output_file.h"
 #include "look/plain_writer.h"
+#include "look/symbols.h"
 #include "weir/recording.h"
 #include "weir/result.h"
 
@@ -24,7 +25,8 @@ void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetime
 void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
 // A row for each block, after a row of column names.
-void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
+void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, Paths paths,
+               OutputFile& file);
 
 // The trace that `weir replay` would run: docs/recording.md.
 void write_trace(const Recording& recording, OutputFile& file);

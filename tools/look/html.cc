@@ -95,10 +95,10 @@ Status check_page(std::span<const Recording* const> recordings) {
   return {};
 }
 
-Status put_data(const Recording& recording, const HtmlSink& sink) {
+Status put_data(const Recording& recording, Paths paths, const HtmlSink& sink) {
   sink("<script type=\"text/plain\" class=\"recording\">");
   CompressedText text(sink);
-  html_data(recording, [&text](std::string_view piece) { text.add(piece); });
+  html_data(recording, paths, [&text](std::string_view piece) { text.add(piece); });
   if (!text.finish()) {
     return Error(ErrorCode::unavailable, "the page's data can't be compressed: out of host memory");
   }
@@ -107,7 +107,7 @@ Status put_data(const Recording& recording, const HtmlSink& sink) {
 }
 
 // The page with each `@name@` replaced, once each, in the order in which they stand in it.
-Status put_page(std::span<const Recording* const> recordings, const HtmlSink& sink) {
+Status put_page(std::span<const Recording* const> recordings, Paths paths, const HtmlSink& sink) {
   if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
   std::string_view page = page_source::page();
   const auto up_to = [&](std::string_view name) {
@@ -119,7 +119,7 @@ Status put_page(std::span<const Recording* const> recordings, const HtmlSink& si
   sink(page_source::style());
   up_to("@data@");
   for (const Recording* recording : recordings) {
-    if (Status status = put_data(*recording, sink); !status.ok()) return status;
+    if (Status status = put_data(*recording, paths, sink); !status.ok()) return status;
   }
   up_to("@library@");
   sink(page_source::library());
@@ -133,14 +133,16 @@ Status put_page(std::span<const Recording* const> recordings, const HtmlSink& si
 
 }  // namespace
 
-Result<std::string> html_page(std::span<const Recording* const> recordings) {
+Result<std::string> html_page(std::span<const Recording* const> recordings, Paths paths) {
   std::string page;
-  const Status made = put_page(recordings, [&page](std::string_view piece) { page += piece; });
+  const Status made =
+      put_page(recordings, paths, [&page](std::string_view piece) { page += piece; });
   if (!made.ok()) return made.error();
   return page;
 }
 
-Status write_html(const std::string& path, std::span<const Recording* const> recordings) {
+Status write_html(const std::string& path, std::span<const Recording* const> recordings,
+                  Paths paths) {
   for (const Recording* recording : recordings) {
     // Two files are read; OutputFile knows of one.
     if (is_same_file(path, recording->source)) {
@@ -151,7 +153,7 @@ Status write_html(const std::string& path, std::span<const Recording* const> rec
   if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
   Result<OutputFile> file = OutputFile::open(path, "");
   if (!file.ok()) return std::move(file).error();
-  Status made = put_page(recordings, [&file](std::string_view piece) {
+  Status made = put_page(recordings, paths, [&file](std::string_view piece) {
     file->text() += piece;
     file->relieve();
   });

@@ -22,10 +22,10 @@ using Json = nlohmann::json;
 
 class Writer {
  public:
-  explicit Writer(const Recording& recording)
+  Writer(const Recording& recording, Paths paths)
       : recording_(recording),
         lifetimes_(lifetimes_of(recording)),
-        stacks_(readable_stacks(recording)),
+        stacks_(readable_stacks(recording, paths)),
         begin_(recording.begin()) {}
 
   void run(const HtmlSink& sink) {
@@ -214,6 +214,8 @@ class Writer {
   Json header() const {
     Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
     for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
+    Json calls = Json::array();
+    for (const Calls& each : stacks_.calls) calls.push_back({each.frames, each.named, each.via});
     for (const RecordedFrame& frame : stacks_.frames)
       frames.push_back({frame.function, frame.file, frame.line});
     for (const RecordedMark& mark : recording_.marks)
@@ -239,6 +241,8 @@ class Writer {
             {"heaps", heaps},
             {"frames", frames},
             {"stacks", stacks_.stacks},
+            {"calls", calls},
+            {"calls_of_stack", stacks_.of_stack},
             {"marks", marks},
             {"counts",
              {{"blocks", lifetimes_.blocks.size()},
@@ -278,6 +282,8 @@ class Writer {
 
 }  // namespace
 
-void html_data(const Recording& recording, const HtmlSink& sink) { Writer(recording).run(sink); }
+void html_data(const Recording& recording, Paths paths, const HtmlSink& sink) {
+  Writer(recording, paths).run(sink);
+}
 
 }  // namespace weir

@@ -22,6 +22,7 @@ using Kind = PickleValue::Kind;
 // Of a name: a small file can refer to a long one many times.
 constexpr std::size_t kMostText = 512;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // so that no sum overflows
+constexpr std::string_view kNoFile = "??";                  // what its C++ frames have
 constexpr std::string_view kActive = "active_allocated", kPending = "active_pending_free";
 
 std::string text_of(PickleValue value) { return std::string(value.string().substr(0, kMostText)); }
@@ -52,6 +53,7 @@ class StackTable {
   std::uint32_t frame_id(PickleValue value) {
     RecordedFrame frame{text_of(value.at("name")), text_of(value.at("filename")),
                         static_cast<std::uint32_t>(value.at("line").integer())};
+    if (frame.file == kNoFile) frame.file.clear();
     const auto next = static_cast<std::uint32_t>(stacks.frames.size());
     const auto [same, is_new] = frames_.try_emplace({frame.function, frame.file, frame.line}, next);
     if (is_new) stacks.frames.push_back(std::move(frame));

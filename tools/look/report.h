@@ -35,7 +35,7 @@ std::string_view name_of(Cause cause);
 
 // Blocks that have something in common: a stream, a pool, a class of sizes, a stack.
 struct Share {
-  std::uint64_t id = 0;   // Stream::id, GraphPool::id(), largest size of the class, Event::stack
+  std::uint64_t id = 0;   // Stream::id, GraphPool::id(), largest size of the class, into `stacks`
   std::uint32_t nth = 0;  // of streams and pools: in order of first use, from 0
   std::string name;
   std::uint64_t blocks = 0;
@@ -158,7 +158,7 @@ struct Report {
   std::vector<Growth> growth;
   std::vector<Churn> churn;
   std::vector<Advice> advice;
-  std::vector<std::vector<std::string>> stacks;  // as text, by Event::stack, innermost first
+  std::vector<std::vector<std::string>> stacks;  // as text, innermost first; the first: unknown
 };
 
 Report report_of(const Recording& recording, const ReportOptions& options = {});

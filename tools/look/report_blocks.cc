@@ -86,7 +86,8 @@ std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& 
     if (!lifetime.live_at_end) continue;
     const std::size_t part = parts.of(i, lifetime);
     if (part == parts.count()) continue;
-    Survivors& group = groups[{lifetime.stack, lifetime.stream, lifetime.requested.count}];
+    Survivors& group =
+        groups[{names.number_of(lifetime.stack), lifetime.stream, lifetime.requested.count}];
     group.by_part.resize(parts.count());
     if (group.blocks == 0) group.first = lifetime.begin - recording.begin();
     group.last = lifetime.begin - recording.begin();

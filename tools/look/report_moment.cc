@@ -2,8 +2,10 @@
 #include "look/report_moment.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "look/report_pages.h"
+#include "look/stack_calls.h"
 #include "look/streams.h"
 
 namespace weir {
@@ -67,7 +69,7 @@ class MomentMaker {
     add(share_of(streams_, lifetime.stream), lifetime);
     add(share_of(pools_, lifetime.pool), lifetime);
     add(share_of(sizes_, size_class(lifetime.bytes).count), lifetime);
-    add(share_of(stacks_, lifetime.stack), lifetime);
+    add(share_of(stacks_, names_.number_of(lifetime.stack)), lifetime);
   }
 
   void add_page(ReportPages::Page& page) {
@@ -146,13 +148,17 @@ class MomentMaker {
 
 ReportNames::ReportNames(const Recording& recording, const BlockLifetimes& lifetimes)
     : streams(lifetimes.streams), pools(lifetimes.pools) {
-  for (std::uint32_t stack = 0; stack < recording.stacks.size(); ++stack) {
-    stacks.push_back(stack_text(recording, stack));
-  }
+  CallStacks calls = calls_of(recording.frames, recording.stacks);
+  for (const Calls& each : calls.calls) stacks.push_back(calls_text(calls, each));
+  number_ = std::move(calls.of_stack);
 }
 
-std::string ReportNames::place(std::uint32_t stack) const {
-  return stack < stacks.size() ? place_text(stacks[stack]) : place_text({});
+std::uint32_t ReportNames::number_of(std::uint32_t stack) const {
+  return number_[stack < number_.size() ? stack : 0];
+}
+
+std::string ReportNames::place(std::uint32_t number) const {
+  return number < stacks.size() ? place_text(stacks[number]) : place_text({});
 }
 
 Moment moment_after(std::size_t events, const Recording& recording, const BlockLifetimes& lifetimes,

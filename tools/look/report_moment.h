@@ -18,8 +18,13 @@ namespace weir {
 struct ReportNames {
   ReportNames(const Recording& recording, const BlockLifetimes& lifetimes);
   Numbering<std::uint64_t> streams, pools;
-  std::vector<std::vector<std::string>> stacks;  // as text, by Event::stack
-  std::string place(std::uint32_t stack) const;
+  std::vector<std::vector<std::string>> stacks;  // as text, by number_of()
+  // What a report numbers stacks by: those that differ only in frames of PyTorch's are one.
+  std::uint32_t number_of(std::uint32_t stack) const;  // of Event::stack
+  std::string place(std::uint32_t number) const;
+
+ private:
+  std::vector<std::uint32_t> number_;
 };
 
 // All of it, once the first `events` events have happened. Lists have `top` rows at most, except

@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-constexpr std::size_t kFramesInLine = 3;
+constexpr std::size_t kCallsInLine = 3;
 
 std::string power_in_words(Bytes bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -39,30 +39,13 @@ std::string size_class_name(Bytes largest) {
   return fmt::format("{} - {}", same_unit ? from.substr(0, unit) : from, to);
 }
 
-std::string frame_text(const RecordedFrame& frame) {
-  const std::string file = frame.file.substr(frame.file.find_last_of('/') + 1);
-  if (frame.function.empty() && file.empty()) return "?";
-  if (file.empty()) return frame.function;
-  const std::string place = frame.line == 0 ? file : fmt::format("{}:{}", file, frame.line);
-  return frame.function.empty() ? place : fmt::format("{} ({})", frame.function, place);
-}
-
-std::vector<std::string> stack_text(const Recording& recording, std::uint32_t stack) {
-  std::vector<std::string> text;
-  if (stack >= recording.stacks.size()) return text;
-  for (const std::uint32_t frame : recording.stacks[stack]) {
-    text.push_back(frame < recording.frames.size() ? frame_text(recording.frames[frame]) : "?");
-  }
-  return text;
-}
-
-std::string place_text(const std::vector<std::string>& frames) {
-  if (frames.empty()) return "unknown";
-  std::string text = frames.front();
-  for (std::size_t i = 1; i < std::min(frames.size(), kFramesInLine); ++i) {
+std::string place_text(const std::vector<std::string>& calls) {
+  if (calls.empty()) return "unknown";
+  std::string text = calls.front();
+  for (std::size_t i = 1; i < std::min(calls.size(), kCallsInLine); ++i) {
     // Who calls main() says nothing.
-    if (frames[i - 1] == "main" || frames[i - 1].starts_with("main (")) break;
-    text += " < " + frames[i];
+    if (calls[i - 1] == "main" || calls[i - 1].starts_with("main (")) break;
+    text += " < " + calls[i];
   }
   return text;
 }

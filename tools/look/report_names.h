@@ -18,11 +18,7 @@ Bytes size_class(Bytes bytes);
 // "(1 MiB, 2 MiB]" as "1 - 2 MiB"; the smallest as "up to 512 B".
 std::string size_class_name(Bytes largest);
 
-// "forward (model.py:42)"; "?" where nothing is known.
-std::string frame_text(const RecordedFrame& frame);
-// Its frames, innermost first.
-std::vector<std::string> stack_text(const Recording& recording, std::uint32_t stack);
-// The innermost frames in one line, as far as main(); "unknown" for an empty stack.
-std::string place_text(const std::vector<std::string>& frames);
+// The innermost of a stack's calls in one line, as far as main(); "unknown" for an empty stack.
+std::string place_text(const std::vector<std::string>& calls);
 
 }  // namespace weir

@@ -111,7 +111,8 @@ std::vector<WaitPair> waits_of(const Recording& recording, const BlockLifetimes&
 std::vector<CostlyBlocks> costly_blocks(const BlockLifetimes& lifetimes, const ReportNames& names) {
   std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>, std::uint64_t> groups;
   for (const BlockLifetime& lifetime : lifetimes.blocks) {
-    if (lifetime.waited_for) ++groups[{lifetime.stack, lifetime.stream, lifetime.requested.count}];
+    if (!lifetime.waited_for) continue;
+    ++groups[{names.number_of(lifetime.stack), lifetime.stream, lifetime.requested.count}];
   }
   std::vector<CostlyBlocks> list;
   for (const auto& [key, waits] : groups) {

@@ -211,13 +211,17 @@ std::vector<RecordedFrame> resolved(const Recording& recording, Clock::time_poin
 
 }  // namespace
 
-ReadableStacks readable_stacks(const Recording& recording, std::chrono::milliseconds limit) {
-  ReadableStacks readable{.frames = resolved(recording, Clock::now() + limit)};
+ReadableStacks readable_stacks(const Recording& recording, Paths paths,
+                               std::chrono::milliseconds limit) {
+  std::vector<RecordedFrame> frames = resolved(recording, Clock::now() + limit);
+  ReadableStacks readable;
   std::map<std::vector<std::uint32_t>, std::uint32_t> known;
   for (std::vector<std::uint32_t> stack : recording.stacks) {
-    std::erase_if(stack, [&](std::uint32_t frame) { return frame >= readable.frames.size(); });
+    std::erase_if(stack, [&](std::uint32_t frame) {
+      return frame >= frames.size() || is_noise(frames[frame]);
+    });
     const auto first = std::find_if(stack.begin(), stack.end(), [&](std::uint32_t frame) {
-      return !is_own_function(readable.frames[frame].function);
+      return !is_own_function(frames[frame].function);
     });
     stack.erase(stack.begin(), first);
     const auto next = static_cast<std::uint32_t>(readable.stacks.size());
@@ -225,6 +229,9 @@ ReadableStacks readable_stacks(const Recording& recording, std::chrono::millisec
     if (is_new) readable.stacks.push_back(std::move(stack));
     readable.number.push_back(at->second);
   }
+  static_cast<CallStacks&>(readable) = calls_of(std::move(frames), readable.stacks);
+  if (paths == Paths::full) return readable;
+  for (RecordedFrame& frame : readable.frames) frame.file = short_path(frame.file);
   return readable;
 }
 

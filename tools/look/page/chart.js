@@ -374,8 +374,8 @@ class Chart {
       lines.push(describeHeap(r, r.heap[block]));
       const end = r.isLiveAtEnd(block) ? 'the end' : formatTime(r.end[block]);
       if (!r.isMoment) lines.push(`lives from ${formatTime(r.begin[block])} to ${end}`);
-      const [frame] = r.frameTexts(r.stack[block]);
-      if (frame !== undefined) lines.push(`${frame.name} ${frame.place}`);
+      const [call] = callsOf(r, r.stack[block]);
+      if (call !== undefined) lines.push(callText(call));
     }
     lines.push(
         `${formatBytes(this.selection.liveAfter(step))} live, ${

@@ -34,6 +34,7 @@ function foundOf(recording, text) {
   const frames = recording.frames.map(
       (_, frame) =>
           Object.values(recording.frameText(frame)).join(' ').toLowerCase().includes(wanted));
-  const stacks = recording.stacks.map((stack) => stack.some((frame) => frames[frame]) ? 1 : 0);
-  return Uint8Array.from(recording.stack, (stack) => stacks[stack]);
+  const has = (stack) => stack.some((frame) => frames[frame]) ? 1 : 0;
+  const [calls, whole] = [recording.stacks.map(has), recording.wholeStacks.map(has)];
+  return Uint8Array.from(recording.stack, (stack, block) => calls[stack] | whole[recording.wholeStack[block]]);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stacks as an icicle: the outermost caller on top, each call below its caller, as wide as the bytes
-// that it has live at the chosen moment, or as the allocations that it made.
+// that it has live at the chosen moment, or as the allocations that it made. Frames of PyTorch's and
+// Python's own are folded away, unless they are asked for.
 
 const kFlameRow = 20;
 const kLeastWidth = 0.003;  // of the whole: narrower ones are left out
@@ -9,6 +10,7 @@ class Flame {
   constructor(element, chart) {
     this.chart = chart;
     this.by = 'bytes';
+    this.whole = false;
     this.element = make('div', {class: 'flame'}, element);
     this.element.hidden = !chart.recording.hasStacks;
     const head = make('div', {class: 'subhead'}, this.element);
@@ -21,6 +23,14 @@ class Flame {
         this.build();
       });
       return button;
+    });
+    const folds = chart.recording.wholeStacks.some(({length}, i) => length > chart.recording.callsOfWhole(i).length);
+    this.all = make('button', {type: 'button', class: 'all-frames', 'aria-pressed': false}, head, 'all frames');
+    this.all.hidden = !folds;
+    this.all.addEventListener('click', () => {
+      this.whole = !this.whole;
+      this.all.setAttribute('aria-pressed', this.whole);
+      this.build();
     });
     this.facts = make('p', {class: 'facts'}, this.element);
     this.graph = make('div', {class: 'graph'}, this.element);
@@ -44,26 +54,26 @@ class Flame {
     this.title.textContent = byBytes ? `Stacks ${when}, by bytes` : 'Stacks by number of allocations';
     this.files = new Map();  // each with the number of its colour
     this.root = {frame: -1, value: 0, children: new Map()};
-    if (byBytes) {
-      for (const {key, bytes} of this.figures.byStack) this.#add(key, bytes);
-    } else {
-      this.#countAllocations().forEach((count, stack) => count > 0 && this.#add(stack, count));
-    }
+    const stacks = this.whole ? r.wholeStacks : r.stacks;
+    this.#values(byBytes, stacks.length).forEach((value, stack) => value > 0 && this.#add(stacks[stack], value));
     this.focus = this.root;
     this.draw();
   }
 
-  #countAllocations() {
+  // By stack: bytes, or how many allocations.
+  #values(byBytes, count) {
     const {recording: r} = this.chart;
-    this.counts ??= r.stack.reduce((counts, stack, block) => {
-      if (!r.wasLiveAtBegin(block)) ++counts[stack];
-      return counts;
-    }, new Float64Array(r.stacks.length));
-    return this.counts;
+    const stacks = this.whole ? r.wholeStack : r.stack;
+    const values = new Float64Array(count);
+    if (byBytes) {
+      for (const block of this.figures.blocks) values[stacks[block]] += r.bytes[block];
+    } else {
+      stacks.forEach((stack, block) => values[stack] += r.wasLiveAtBegin(block) ? 0 : 1);
+    }
+    return values;
   }
 
-  #add(stack, value) {
-    const frames = this.chart.recording.stacks[stack];
+  #add(frames, value) {
     let node = this.root;
     node.value += value;
     for (let i = frames.length - 1; i >= 0; --i) node = this.#child(node, frames[i], value);

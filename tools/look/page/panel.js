@@ -138,7 +138,7 @@ class MomentPanel {
     const {figures} = this;
     figures.common ??= commonCallers(
         r, figures.byStack.map(({key}) => key).filter((key) => r.stacks[key].length > 0));
-    return callsOf(r, stack, Math.max(1, r.stacks[stack].length - figures.common));
+    return callsOf(r, stack, figures.common);
   }
 
   #drawLargest() {
@@ -198,11 +198,12 @@ class MomentPanel {
 
   #stackNames({key}) {
     if (this.chart.recording.stacks[key].length === 0) return ['unknown', 'no stack was recorded'];
-    const [first, ...callers] = this.#calls(key).map(({name}) => name);
+    const [first, ...calls] = this.#calls(key);
+    const callers = calls.map(({name}) => name);
     if (callers.length > 2) callers.splice(1, callers.length - 2, '…');
     // Where there is no room for both, each keeps its beginning.
     const [near, ...far] = callers.map((name) => `‹ ${name}`);
-    return [first, near === undefined ? '' : [near, far.length === 0 ? '' : ` ${far.join(' ')}`]];
+    return [callText(first), near === undefined ? '' : [near, far.length === 0 ? '' : ` ${far.join(' ')}`]];
   }
 
   #drawShares() {

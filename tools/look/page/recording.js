@@ -91,7 +91,11 @@ class Recording {
       pools: header.pools,
       heaps: header.heaps,
       frames: header.frames,
-      stacks: header.stacks,
+      // What pictures show of a stack: the program's own calls; and all of it.
+      stacks: header.calls.map(([frames]) => frames),
+      naming: header.calls.map(([, named, via]) => ({named, via})),
+      wholeStacks: header.stacks,
+      callsOfStack: header.calls_of_stack,
       marks: header.marks.map(([time, text]) => ({time, text})),
     });
     const counts = header.counts;
@@ -130,7 +134,8 @@ class Recording {
     this.address = read('address', blocks, kDifferences);
     this.bytes = read('bytes', blocks);
     this.heap = read('heap', blocks, {as: Uint32Array});
-    this.stack = read('stack', blocks, {as: Uint32Array});
+    this.wholeStack = read('stack', blocks, {as: Uint32Array});
+    this.stack = this.wholeStack.map((stack) => this.callsOfStack[stack]);
     this.flags = read('flags', blocks, {as: Uint8Array});
     this.stream = new Uint32Array(blocks);
     this.initialSteps = this.flags.reduce((sum, flags) => sum + (flags & 1), 0);
@@ -258,8 +263,11 @@ class Recording {
     const place = file === '' ? '' : line === 0 ? file : `${file}:${line}`;
     return {name: name || '(unknown function)', place};
   }
-  frameTexts(stack) {
-    return this.stacks[stack].map((frame) => this.frameText(frame));
+  callsOfWhole(whole) {
+    return this.stacks[this.callsOfStack[whole]];
+  }
+  frameTexts(frames) {
+    return frames.map((frame) => this.frameText(frame));
   }
 
   // A time with as many digits as tell a thousandth of the recording apart.

@@ -4,16 +4,18 @@
 // What PyTorch calls between a module's call and its forward().
 const kBetweenCalls = /^(Module\.)?_(wrapped_)?call_impl$/;
 
-// The innermost `count` calls, innermost first, as {name, place}.
-function callsOf(recording, stack, count = Infinity) {
-  return recording.frameTexts(stack)
-      .slice(0, count)
-      .map(({name, place}) => ({name: shortName(name), place: baseName(place)}))
+// The call that names the stack and its callers, innermost first, as {name, place, via}; without the
+// `outer` outermost ones. `via`: what the first one called to allocate.
+function callsOf(recording, stack, outer = 0) {
+  const {named, via} = recording.naming[stack];
+  const frames = recording.stacks[stack];
+  return recording.frameTexts(frames.slice(named, Math.max(named + 1, frames.length - outer)))
+      .map(({name, place}, i) => ({name: shortName(name), place: baseName(place), via: i === 0 ? via : ''}))
       .filter(({name}, i) => i === 0 || !kBetweenCalls.test(name));
 }
 
-function callText({name, place}) {
-  return place === '' ? name : `${name} (${place})`;
+function callText({name, place, via}) {
+  return `${name}${place === '' ? '' : ` (${place})`}${via === '' ? '' : ` · ${via}`}`;
 }
 
 // For each of `all` (of callsOf()): function and place, or, where two have the same, the function with
@@ -30,7 +32,10 @@ function stackLabels(all) {
         const texts = new Map(values.map((i) => {
           const calls = all[i].slice(0, depth);
           const last = calls.pop();
-          return [i, [...calls.map(({name}) => name), withPlace ? callText(last) : last.name].join(' ‹ ')];
+          const [{via}] = all[i];
+          const text = [...calls.map(({name}) => name), withPlace ? callText({...last, via: ''}) : last.name]
+              .join(' ‹ ');
+          return [i, via === '' ? text : `${text} · ${via}`];
         }));
         const isAlone = (i) => values.every((j) => j === i || texts.get(j) !== texts.get(i));
         for (const i of open.filter(isAlone)) labels[i] = texts.get(i);

@@ -56,7 +56,7 @@ class Story {
   }
 
   #stack(r, block) {
-    const frames = r.frameTexts(r.stack[block]);
+    const frames = r.frameTexts(r.wholeStacks[r.wholeStack[block]]);
     if (frames.length === 0) return this.#fact('By', 'unknown: no stack was recorded');
     const list = make('ol', {class: 'stack'}, this.#fact('By', ''));
     for (const {name, place} of frames) {

@@ -90,7 +90,7 @@ function formatShare(share) {
 
 // "src/model.cc:44" without its folders.
 function baseName(place) {
-  return place.slice(place.lastIndexOf('/') + 1);
+  return place.slice(Math.max(place.lastIndexOf('/'), place.lastIndexOf('\\')) + 1);
 }
 
 // A C++ function without its arguments and without unnamed namespaces.

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "look/stack_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace weir {
+namespace {
+
+using Frames = std::span<const std::uint32_t>;
+
+bool has_one_of(std::string_view text, std::span<const std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+  });
+}
+
+std::string with_slashes(std::string file) {
+  std::replace(file.begin(), file.end(), '\\', '/');
+  return file;
+}
+
+bool is_installed(const std::string& file) {
+  constexpr std::array<std::string_view, 2> kFolders = {"site-packages/", "dist-packages/"};
+  return has_one_of(file, kFolders);
+}
+
+// Of PyTorch, or of the standard library: it allocates on behalf of its caller.
+bool is_runtime(const RecordedFrame& frame) {
+  constexpr std::array<std::string_view, 7> kTorch = {
+      "-packages/torch/", "-packages/triton/",         "-packages/functorch/", "/pytorch/torch/",
+      "<eval_with_key>",  "-packages/torch_tensorrt/", "/torchinductor_"};
+  constexpr std::array<std::string_view, 9> kStandard = {
+      "<frozen ",           "/lib/runpy.py",     "/lib/threading.py",
+      "/lib/contextlib.py", "/lib/functools.py", "/lib/multiprocessing/",
+      "/lib/concurrent/",   "/lib/asyncio/",     "/lib/socketserver.py"};
+  const std::string file = with_slashes(frame.file);
+  if (has_one_of(file, kTorch) || has_one_of(file, kStandard)) return true;
+  return file.find("/lib/python3") != std::string::npos && !is_installed(file);
+}
+
+bool is_torch_cpp(const RecordedFrame& frame) {
+  constexpr std::array<std::string_view, 5> kNames = {
+      "at::", "c10::", "torch::", "pybind11::", "THPVariable_"};
+  return has_one_of(frame.function, kNames);
+}
+
+// The word that follows `prefix` in a C++ name: of "at::_ops::exp::call(...)" "exp".
+std::string word_after(std::string_view name, std::string_view prefix) {
+  const std::size_t at = name.find(prefix);
+  if (at == std::string_view::npos) return {};
+  name.remove_prefix(at + prefix.size());
+  const auto end = std::find_if(name.begin(), name.end(), [](char c) {
+    return !(c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+             (c >= 'A' && c <= 'Z'));
+  });
+  return std::string(name.begin(), end);
+}
+
+// "add_Tensor" and "sum_dim_IntList" are overloads of "add" and "sum_dim".
+std::string without_overload(std::string name) {
+  for (std::size_t i = 1; i + 1 < name.size(); ++i) {
+    if (name[i] == '_' && name[i + 1] >= 'A' && name[i + 1] <= 'Z') name.resize(i);
+  }
+  return name;
+}
+
+// What PyTorch calls between a module's call and its forward().
+bool is_between_calls(std::string_view name) {
+  constexpr std::string_view kModule = "Module.";
+  if (name.starts_with(kModule)) name.remove_prefix(kModule.size());
+  return name == "_call_impl" || name == "_wrapped_call_impl";
+}
+
+class Folder {
+ public:
+  explicit Folder(std::vector<RecordedFrame> frames) {
+    for (const RecordedFrame& frame : frames) {
+      const bool python = is_python(frame);
+      kinds_.push_back(is_noise(frame)                                    ? Kind::noise
+                       : python && is_runtime(frame)                      ? Kind::runtime
+                       : python && is_installed(with_slashes(frame.file)) ? Kind::package
+                       : python                                           ? Kind::own
+                       : is_torch_cpp(frame)                              ? Kind::torch_cpp
+                                                                          : Kind::cpp);
+    }
+    out_.frames = std::move(frames);
+  }
+
+  void add(Frames stack) {
+    Calls calls = fold(stack);
+    const std::string via = std::exchange(calls.via, {});
+    const auto next = static_cast<std::uint32_t>(out_.calls.size());
+    const auto [known, added] = known_.try_emplace(calls.frames, next);
+    if (added) out_.calls.push_back(std::move(calls));
+    out_.of_stack.push_back(known->second);
+    add_via(out_.calls[known->second].via, via);
+  }
+
+  CallStacks finish() && { return std::move(out_); }
+
+ private:
+  enum class Kind : std::uint8_t { noise, runtime, package, own, torch_cpp, cpp };
+  static constexpr std::size_t kMostVia = 40;
+
+  // Stacks that are folded into one may have come through several operators.
+  static void add_via(std::string& into, const std::string& via) {
+    if (via.empty() || (", " + into + ",").find(", " + via + ",") != std::string::npos) return;
+    if (into.ends_with("...")) return;
+    if (into.size() + via.size() > kMostVia && !into.empty()) {
+      into += ", ...";
+    } else {
+      into += (into.empty() ? "" : ", ") + via;
+    }
+  }
+
+  Calls fold(Frames stack) {
+    Calls calls;
+    const auto take = [&](auto&& wanted) {
+      for (const std::uint32_t frame : stack) {
+        if (wanted(kinds_[frame])) calls.frames.push_back(frame);
+      }
+      return !calls.frames.empty();
+    };
+    if (take([](Kind kind) { return kind == Kind::own || kind == Kind::package; })) {
+      const auto own =
+          std::find_if(calls.frames.begin(), calls.frames.end(),
+                       [&](std::uint32_t frame) { return kinds_[frame] == Kind::own; });
+      if (own != calls.frames.end())
+        calls.named = static_cast<std::uint32_t>(own - calls.frames.begin());
+      calls.via = calls.named > 0 ? frame_text(out_.frames[calls.frames.front()]) : verb(stack);
+      return calls;
+    }
+    if (const std::optional<std::string> node = backward_node(stack)) {
+      calls.frames.push_back(node->empty() ? made_up("backward pass", "")
+                                           : made_up(*node, "backward pass"));
+      return calls;
+    }
+    const auto is_any = [](Kind kind) { return kind != Kind::noise; };
+    if (take([](Kind kind) { return kind == Kind::runtime; }) ||
+        take([](Kind kind) { return kind == Kind::cpp; }) || take(is_any)) {
+      return calls;
+    }
+    calls.frames.assign(stack.begin(), stack.end());
+    return calls;
+  }
+
+  // The operator that Python called; if there is no C++ in the stack, PyTorch's innermost function.
+  std::string verb(Frames stack) const {
+    std::string operation, function;
+    for (const std::uint32_t number : stack) {
+      const RecordedFrame& frame = out_.frames[number];
+      const Kind kind = kinds_[number];
+      if (kind == Kind::own || kind == Kind::package) break;
+      if (kind == Kind::runtime) {
+        if (function.empty() && !is_between_calls(frame.function)) function = frame.function;
+        if (frame.function == "_engine_run_backward") return "backward";
+        continue;
+      }
+      if (!function.empty()) continue;  // what Python called to allocate is known
+      std::string name = word_after(frame.function, "THPVariable_");
+      if (name.empty()) name = without_overload(word_after(frame.function, "at::_ops::"));
+      if (!name.empty()) operation = name;
+    }
+    return operation.empty() ? function : operation;
+  }
+
+  // None: no frame of the autograd engine's; "": the engine itself allocated.
+  std::optional<std::string> backward_node(Frames stack) const {
+    std::optional<std::string> node;
+    for (const std::uint32_t number : stack) {
+      const std::string& name = out_.frames[number].function;
+      if (name.find("torch::autograd::Engine::") != std::string::npos) return node ? node : "";
+      std::string found = word_after(name, "torch::autograd::generated::");
+      found = found.substr(0, found.find("_apply_function"));
+      if (name.find("::AccumulateGrad::apply") != std::string::npos) found = "AccumulateGrad";
+      if (found == "AccumulateGrad" || found.find("Backward") != std::string::npos) node = found;
+    }
+    return std::nullopt;
+  }
+
+  std::uint32_t made_up(const std::string& function, const std::string& file) {
+    const auto [known, added] =
+        made_up_.try_emplace(function, static_cast<std::uint32_t>(out_.frames.size()));
+    if (added) {
+      out_.frames.push_back({.function = function, .file = file});
+      kinds_.push_back(Kind::cpp);
+    }
+    return known->second;
+  }
+
+  CallStacks out_;
+  std::vector<Kind> kinds_;  // by frame
+  std::map<std::vector<std::uint32_t>, std::uint32_t> known_;
+  std::map<std::string, std::uint32_t> made_up_;
+};
+
+}  // namespace
+
+bool is_noise(const RecordedFrame& frame) {
+  constexpr std::array<std::string_view, 7> kFunctions = {
+      "unwind::unwind",  "CapturedTraceback::gather",
+      "gather_with_cpp", "__libc_start_main",
+      "PyEval_",         "PyObject_",
+      "PyFunction_"};
+  constexpr std::array<std::string_view, 7> kFiles = {
+      "pythonrun.c",    "Modules/main.c", "Objects/call.c",    "Objects/methodobject.c",
+      "pycore_ceval.h", "ceval.c",        "cpython/abstract.h"};
+  constexpr std::array<std::string_view, 3> kDispatcher = {"core/boxing", "/Register",
+                                                           "/Redispatch"};
+  // A program may have functions of such names: on_PyObject_change().
+  if (is_python(frame)) return false;
+  return frame.function == "_start" || has_one_of(frame.function, kFunctions) ||
+         has_one_of(frame.file, kFiles) ||
+         (is_torch_cpp(frame) && has_one_of(frame.file, kDispatcher));
+}
+
+bool is_python(const RecordedFrame& frame) {
+  return frame.file.ends_with(".py") || frame.file.starts_with('<');
+}
+
+std::string short_path(const std::string& file) {
+  std::string path = with_slashes(file);
+  std::size_t at = path.size();
+  for (int folders = 0; folders <= 2 && at != std::string::npos; ++folders) {
+    at = at == 0 ? std::string::npos : path.rfind('/', at - 1);
+  }
+  return at == std::string::npos ? path : path.substr(at + 1);
+}
+
+std::string without_folders(const std::string& file) {
+  return file.substr(file.find_last_of("/\\") + 1);
+}
+
+std::string frame_text(const RecordedFrame& frame) {
+  const std::string file = without_folders(frame.file);
+  if (frame.function.empty() && file.empty()) return "?";
+  if (file.empty()) return frame.function;
+  const std::string place = frame.line == 0 ? file : fmt::format("{}:{}", file, frame.line);
+  return frame.function.empty() ? place : fmt::format("{} ({})", frame.function, place);
+}
+
+CallStacks calls_of(std::vector<RecordedFrame> frames,
+                    const std::vector<std::vector<std::uint32_t>>& stacks) {
+  const std::size_t count = frames.size();
+  Folder folder(std::move(frames));
+  for (std::vector<std::uint32_t> stack : stacks) {
+    std::erase_if(stack, [&](std::uint32_t frame) { return frame >= count; });
+    folder.add(stack);
+  }
+  return std::move(folder).finish();
+}
+
+std::vector<std::string> calls_text(const CallStacks& stacks, const Calls& calls) {
+  std::vector<std::string> text;
+  for (std::size_t i = calls.named; i < calls.frames.size(); ++i) {
+    text.push_back(frame_text(stacks.frames[calls.frames[i]]));
+  }
+  if (!calls.via.empty()) text.front() += " · " + calls.via;
+  return text;
+}
+
+}  // namespace weir
