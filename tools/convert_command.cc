@@ -15,8 +15,7 @@ namespace {
 
 struct ConvertCommand {
   std::string file, output;
-  std::optional<int> device;
-  std::optional<FileKind> kind;
+  InputOptions input;
 };
 
 Status run(const ConvertCommand& command) {
@@ -24,10 +23,9 @@ Status run(const ConvertCommand& command) {
     return allowed;
   }
   ProgressBar bar("converting " + command.file, true);
-  LoadOptions options;
-  options.kind = command.kind;
+  LoadOptions options{.kind = command.input.kind, .device = command.input.device};
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
-  return convert_to_trace(command.file, command.output, command.device, options);
+  return convert_to_trace(command.file, command.output, options);
 }
 
 constexpr const char* kConvertFooter = R"(
@@ -50,16 +48,11 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App* convert = app.add_subcommand(
       "convert", "Write a recording, a PyTorch snapshot or an RMM log as a trace");
   add_input(*convert, "FILE", command->file, "What to convert; -: standard input");
-  add_from_option(*convert, command->kind);
+  add_input_options(*convert, command->input);
   convert->add_option("--to", "The format: there is one")
       ->check(one_of({"trace"}))
       ->type_name("trace");
   add_file_output(*convert, command->output);
-  convert
-      ->add_option("--device", command->device,
-                   "Of a PyTorch snapshot: the device; default: the one with the longest history")
-      ->transform(whole_number(0, 1023))
-      ->type_name("N");
   convert->footer(kConvertFooter);
   convert->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

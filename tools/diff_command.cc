@@ -15,13 +15,13 @@ namespace {
 
 struct DiffCommand {
   std::string before, after;
-  std::optional<FileKind> kind;
+  InputOptions input;
   ResultOptions result;
   std::size_t top = 8;
 };
 
-Result<Report> report_on(const std::string& file, std::optional<FileKind> kind) {
-  const Result<Recording> recording = load_shown(file, kind);
+Result<Report> report_on(const std::string& file, const InputOptions& input) {
+  const Result<Loaded> recording = load_shown(file, input);
   if (!recording) return recording.error();
   return report_of(*recording, {.top = SIZE_MAX});
 }
@@ -32,8 +32,8 @@ Status run(const DiffCommand& command) {
   if (!allowed) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return output.error();
-  const Result<Report> before = report_on(command.before, command.kind);
-  const Result<Report> after = before ? report_on(command.after, command.kind) : before;
+  const Result<Report> before = report_on(command.before, command.input);
+  const Result<Report> after = before ? report_on(command.after, command.input) : before;
   if (!after) return after.error();
   const Diff diff = diff_of(*before, *after);
   return output->write(diff_text(diff, command.top), [&diff] { return diff_json(diff); });
@@ -57,7 +57,7 @@ void add_diff_command(CLI::App& app, ExitCode& exit_code) {
   add_input(*diff, "BEFORE", command->before,
             "A recording, a snapshot or a trace; -: standard input");
   add_input(*diff, "AFTER", command->after, "Another");
-  add_from_option(*diff, command->kind);
+  add_input_options(*diff, command->input);
   add_result_options(*diff, command->result);
   add_top_option(*diff, command->top);
   diff->footer(kDiffFooter);

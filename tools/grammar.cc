@@ -133,9 +133,19 @@ CLI::Option* add_input(CLI::App& command, const std::string& name, std::string& 
   return command.add_option(name, file, help)->required()->transform(not_empty());
 }
 
-void add_from_option(CLI::App& command, std::optional<FileKind>& kind) {
+void add_device_option(CLI::App& command, std::optional<int>& device) {
+  command
+      .add_option("--device", device,
+                  "Of a PyTorch snapshot: the device; default: the one that ran out of memory, or "
+                  "held most")
+      ->transform(whole_number(0, 1023))
+      ->type_name("N");
+}
+
+void add_input_options(CLI::App& command, InputOptions& options) {
+  add_device_option(command, options.device);
   add_choice<std::optional<FileKind>>(
-      command, "--from", kind,
+      command, "--from", options.kind,
       {{"auto", std::nullopt},
        {"recording", FileKind::recording},
        {"trace", FileKind::trace},
@@ -153,10 +163,9 @@ void add_paths_option(CLI::App& command, Paths& paths) {
                     one_of({"cut", "full"}));
 }
 
-Result<Recording> load_shown(const std::string& file, std::optional<FileKind> kind) {
+Result<Loaded> load_shown(const std::string& file, const InputOptions& input) {
   ProgressBar bar("reading " + (file == kStandard ? "standard input" : file), true);
-  LoadOptions options;
-  options.kind = kind;
+  LoadOptions options{.kind = input.kind, .device = input.device};
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
   return load(file, options);
 }

@@ -27,14 +27,19 @@ namespace weir {
 // A positional argument that names a file to read; "-": standard input.
 CLI::Option* add_input(CLI::App& command, const std::string& name, std::string& file,
                        const std::string& help);
-// `--from`: what kind of file the inputs are.
-void add_from_option(CLI::App& command, std::optional<FileKind>& kind);
+// What of a file is read: `--from` (what kind it is of), `--device` (which of several).
+struct InputOptions {
+  std::optional<FileKind> kind;
+  std::optional<int> device;
+};
+void add_input_options(CLI::App& command, InputOptions& options);
+void add_device_option(CLI::App& command, std::optional<int>& device);
 
 // `--paths`: how much of a source file's path is shown.
 void add_paths_option(CLI::App& command, Paths& paths);
 
 // Loads `file`, and shows on a terminal how far that is. Says what the recording lacks.
-Result<Recording> load_shown(const std::string& file, std::optional<FileKind> kind);
+Result<Loaded> load_shown(const std::string& file, const InputOptions& input);
 
 // --- What a command writes
 

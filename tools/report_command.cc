@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,25 +20,33 @@ namespace {
 
 struct ReportCommand {
   std::string file, at;
-  std::optional<FileKind> kind;
+  InputOptions input;
   ResultOptions result;
   ReportOptions options;
+  bool markdown = false;
 };
+
+ReportStyle style_of(const ReportCommand& command) {
+  if (command.markdown) return ReportStyle::markdown;
+  const bool shown = command.result.output.empty() && ::isatty(STDOUT_FILENO) == 1 &&
+                     std::getenv("NO_COLOR") == nullptr;
+  return shown ? ReportStyle::terminal : ReportStyle::plain;
+}
 
 Status run(ReportCommand command) {
   Status allowed = check_names({{"FILE", command.file}}, named_outputs(command.result));
   if (!allowed) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return output.error();
-  const Result<Recording> recording = load_shown(command.file, command.kind);
+  const Result<Loaded> recording = load_shown(command.file, command.input);
   if (!recording) return recording.error();
   if (!command.at.empty()) {
     const Result<std::size_t> at = parse_moment(command.at, *recording);
     if (!at) return Error(at.error().code(), "--at: " + at.error().message());
     command.options.at = *at;
   }
-  const Report report = report_of(*recording, command.options);
-  return output->write(report_text(report, command.options),
+  const Report report = report_of(*recording, command.options, recording->origin);
+  return output->write(report_text(report, style_of(command)),
                        [&report] { return report_json(report); });
 }
 
@@ -58,8 +68,9 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
       "report", "Say what made a program's peak of memory, what was held for nothing, and why");
   add_input(*report, "FILE", command->file,
             "A recording, a snapshot of Weir's or PyTorch's, or a trace; -: standard input");
-  add_from_option(*report, command->kind);
+  add_input_options(*report, command->input);
   add_result_options(*report, command->result);
+  report->add_flag("--markdown", command->markdown, "Write the text as Markdown, for an issue");
   add_top_option(*report, command->options.top);
   report
       ->add_option(

@@ -16,7 +16,7 @@ namespace {
 struct SnapshotCommand {
   std::string file, output;
   std::string at = "end";
-  std::optional<FileKind> kind;
+  InputOptions input;
   LookFormat format = LookFormat::memory_viz;
   Paths paths = Paths::cut;
 };
@@ -25,7 +25,7 @@ Status run(const SnapshotCommand& command) {
   if (Status allowed = check_names({{"FILE", command.file}}, {{"-o", command.output}}); !allowed) {
     return allowed;
   }
-  const Result<Recording> recording = load_shown(command.file, command.kind);
+  const Result<Loaded> recording = load_shown(command.file, command.input);
   if (!recording.ok()) return recording.error();
   if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
   const Result<std::size_t> events = parse_moment(command.at, *recording);
@@ -53,7 +53,7 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App* snapshot = app.add_subcommand(
       "snapshot", "Write what memory held at one moment for a viewer, a spreadsheet or a page");
   add_input(*snapshot, "FILE", command->file, "What to look at; -: standard input");
-  add_from_option(*snapshot, command->kind);
+  add_input_options(*snapshot, command->input);
   add_choice<LookFormat>(*snapshot, "--to", command->format,
                          {{"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}},
                          "The format", one_of({"memory_viz", "csv"}))

@@ -18,7 +18,7 @@ namespace {
 struct TimelineCommand {
   std::vector<std::string> files;
   std::string output;
-  std::optional<FileKind> kind;
+  InputOptions input;
   std::optional<LookFormat> format;  // none: a page
   Paths paths = Paths::cut;
 };
@@ -31,10 +31,10 @@ Status run(const TimelineCommand& command) {
   std::vector<NamedFile> inputs;
   for (const std::string& file : command.files) inputs.push_back({"FILE", file});
   if (Status allowed = check_names(inputs, {{"-o", command.output}}); !allowed) return allowed;
-  std::vector<Recording> recordings;
+  std::vector<Loaded> recordings;
   recordings.reserve(command.files.size());
   for (const std::string& file : command.files) {
-    Result<Recording> recording = load_shown(file, command.kind);
+    Result<Loaded> recording = load_shown(file, command.input);
     if (!recording.ok()) return std::move(recording).error();
     if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
     recordings.push_back(*std::move(recording));
@@ -43,9 +43,9 @@ Status run(const TimelineCommand& command) {
   if (command.format) {
     return export_timeline(recordings.front(), *command.format, command.output, command.paths);
   }
-  std::vector<const Recording*> shown;
+  std::vector<const Loaded*> shown;
   shown.reserve(recordings.size());
-  for (const Recording& recording : recordings) shown.push_back(&recording);
+  for (const Loaded& recording : recordings) shown.push_back(&recording);
   return write_html(command.output, shown, command.paths);
 }
 
@@ -76,7 +76,7 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
       ->required()
       ->expected(1, 2)
       ->transform(not_empty());
-  add_from_option(*timeline, command->kind);
+  add_input_options(*timeline, command->input);
   add_choice<std::optional<LookFormat>>(*timeline, "--to", command->format,
                                         {{"memory_viz", LookFormat::memory_viz},
                                          {"perfetto", LookFormat::perfetto},

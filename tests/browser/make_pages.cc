@@ -31,10 +31,10 @@ namespace {
 std::string folder;
 
 // The recording of a trace's text.
-Recording replayed_text(const std::string& name, const std::string& trace) {
+Loaded replayed_text(const std::string& name, const std::string& trace) {
   const std::string path = folder + "/" + name + ".trace";
   std::ofstream(path) << trace;
-  Result<Recording> recording = load(path);
+  Result<Loaded> recording = load(path);
   if (!recording.ok()) {
     fmt::print(stderr, "{}\n", recording.error().message());
     std::exit(1);
@@ -81,8 +81,8 @@ void give_stacks(Recording& recording, std::vector<RecordedFrame> frames,
   });
 }
 
-Recording small() {
-  Recording recording = replayed_text("small", small_trace());
+Loaded small() {
+  Loaded recording = replayed_text("small", small_trace());
   recording.program = "python train.py --batch 8";
   give_stacks(recording,
               {{"Attention::forward", "src/attention.cc", 120},
@@ -97,11 +97,11 @@ Recording small() {
 // logits as the largest block, gradients, and an optimizer's state.
 class Training {
  public:
-  Recording recording() {
+  Loaded recording() {
     for (int layer = 0; layer < kLayers; ++layer)
       allocate(24 << 20, {"Block.__init__", "model.py", 31}, kSetup);
     for (int step = 0; step < 3; ++step) run(step);
-    Recording recording = replayed_text("training", text_);
+    Loaded recording = replayed_text("training", text_);
     recording.program = "train.py --layers 12";
     recording.frames = frames_;
     recording.stacks = stacks_;
@@ -185,12 +185,12 @@ class Training {
 };
 
 // No stack has half of the peak, and one function has: 12 lines of it, as a model without a loop.
-Recording layers() {
+Loaded layers() {
   std::string text;
   for (int i = 0; i < 16; ++i) text += fmt::format("a {} {} 0 {}\n", i, (i + 8) << 20, 100 * i);
   for (int i = 0; i < 16; ++i)
     text += fmt::format("r {0} {1} 0 {2}\nf {0} {1} 0 {2}\n", i, (i + 8) << 20, 5000 + i);
-  Recording recording = replayed_text("layers", text);
+  Loaded recording = replayed_text("layers", text);
   std::vector<RecordedFrame> frames = {{"main", "train.py", 9}, {"setup", "train.py", 3}};
   std::vector<std::vector<std::uint32_t>> stacks;
   for (std::uint32_t i = 0; i < 16; ++i) {
@@ -205,14 +205,14 @@ Recording layers() {
 }
 
 // One function, called from three, has all; PyTorch's calls stand between.
-Recording evaluation() {
+Loaded evaluation() {
   constexpr std::array<std::uint64_t, 4> kMiB = {500, 500, 300, 64};
   std::string text;
   for (std::size_t i = 0; i < 8; ++i)
     text += fmt::format("a {} {} 0 {}\n", i, kMiB[i % 4] << 20, 100 * i);
   for (std::size_t i = 0; i < 8; ++i)
     text += fmt::format("r {0} {1} 0 {2}\nf {0} {1} 0 {2}\n", i, kMiB[i % 4] << 20, 5000 + i);
-  Recording recording = replayed_text("evaluation", text);
+  Loaded recording = replayed_text("evaluation", text);
   const std::vector<RecordedFrame> frames = {{"linear", "torch/functional.py", 4},
                                              {"Head.forward", "model.py", 7},
                                              {"Module._call_impl", "torch/module.py", 3},
@@ -227,10 +227,10 @@ Recording evaluation() {
   return recording;
 }
 
-Recording hostile() {
+Loaded hostile() {
   const std::string bad =
       "</script><script>window.hurt = 1</script><img src=x onerror='hurt=1'>\"'&";
-  Recording recording = small();
+  Loaded recording = small();
   recording.source = "<script>hurt = 1;<img src=x onerror='hurt=1'>\"'&\xff.weir";  // no slash
   recording.program = recording.device = recording.damage = bad;
   for (RecordedMark& mark : recording.marks) mark.text = bad;
@@ -238,8 +238,8 @@ Recording hostile() {
   return recording;
 }
 
-Recording cut() {
-  Recording recording = small();
+Loaded cut() {
+  Loaded recording = small();
   recording.source = "cut";
   test::change_events(recording, [](auto& events) { events.resize(events.size() / 2); });
   recording.damage =
@@ -249,8 +249,8 @@ Recording cut() {
 }
 
 // The first block's fence is one of all streams.
-Recording context() {
-  Recording recording = small();
+Loaded context() {
+  Loaded recording = small();
   recording.source = "context";
   test::change_events(recording, [](std::vector<Event>& events) {
     std::find_if(events.begin(), events.end(), [](const Event& event) {
@@ -261,8 +261,8 @@ Recording context() {
 }
 
 // All at its beginning: what a snapshot is.
-Recording moment() {
-  Recording recording = small();
+Loaded moment() {
+  Loaded recording = small();
   recording.source = "moment";
   test::change_events(recording, [](std::vector<Event>& events) {
     events.resize(events.size() / 2);
@@ -274,8 +274,8 @@ Recording moment() {
 }
 
 // Calls of the driver of each kind, and waits of the host, two of which overlap.
-Recording driver() {
-  Recording recording;
+Loaded driver() {
+  Loaded recording;
   recording.source = "driver";
   std::int64_t time = 0;
   const auto add = [&](Event event, std::int64_t after) {
@@ -314,8 +314,8 @@ constexpr int kDense = 1'000'000, kMany = 500'000;
 #endif
 
 // Blocks of all sizes that live long and short on eight streams; `count` of them.
-Recording many(std::uint32_t count) {
-  Recording recording;
+Loaded many(std::uint32_t count) {
+  Loaded recording;
   recording.source = "many";
   recording.program = "made up";
   std::mt19937 random(1);                                     // NOLINT: the same page each time
@@ -352,8 +352,8 @@ Recording many(std::uint32_t count) {
 }
 
 // Beginnings and ends in no order, on four streams; up to 20,000 blocks live at once.
-Recording dense() {
-  Recording recording;
+Loaded dense() {
+  Loaded recording;
   recording.source = "dense";
   std::mt19937 random(3);  // NOLINT: the same page each time
   std::vector<std::uint64_t> live;
@@ -380,20 +380,20 @@ Recording dense() {
   return recording;
 }
 
-Recording loaded(const std::string& path) {
-  Result<Recording> recording = load(path);
+Loaded loaded(const std::string& path) {
+  Result<Loaded> recording = load(path);
   if (recording.ok()) return *std::move(recording);
   fmt::print(stderr, "{}\n", recording.error().message());
   std::exit(1);
 }
 
 // A program with captures.
-Recording pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
+Loaded pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
 
-int write(const std::string& name, const std::vector<Recording>& recordings) {
-  std::vector<const Recording*> pointers;
+int write(const std::string& name, const std::vector<Loaded>& recordings) {
+  std::vector<const Loaded*> pointers;
   pointers.reserve(recordings.size());
-  for (const Recording& recording : recordings) pointers.push_back(&recording);
+  for (const Loaded& recording : recordings) pointers.push_back(&recording);
   const std::clock_t begin = std::clock();  // of this process: others want the processor, too
   const std::string path = folder + "/" + name + ".html";
   const Status written = write_html(path, pointers);
@@ -421,7 +421,7 @@ int main(int argc, char** argv) {
   if (argc != 2) return std::fputs("usage: make_pages FOLDER\n", stderr), 2;
   weir::folder = argv[1];
   std::filesystem::create_directories(weir::folder);
-  const std::vector<std::pair<std::string, std::function<std::vector<weir::Recording>()>>> pages = {
+  const std::vector<std::pair<std::string, std::function<std::vector<weir::Loaded>()>>> pages = {
       {"small", [] { return std::vector{weir::small()}; }},
       {"training", [] { return std::vector{weir::Training().recording()}; }},
       {"hostile", [] { return std::vector{weir::hostile()}; }},
@@ -431,7 +431,7 @@ int main(int argc, char** argv) {
       {"driver", [] { return std::vector{weir::driver()}; }},
       {"layers", [] { return std::vector{weir::layers()}; }},
       {"evaluation", [] { return std::vector{weir::evaluation()}; }},
-      {"empty", [] { return std::vector<weir::Recording>(1); }},
+      {"empty", [] { return std::vector<weir::Loaded>(1); }},
       {"two",
        [] {
          return std::vector{weir::small(), weir::cut()};

@@ -228,7 +228,7 @@ TEST(PagesAt, ShowsMappingsAndLeasesOfThatMoment) {
 // What the folds say of a whole program is what the replay measured.
 TEST(Load, TraceAgreesWithItsReplay) {
   const char* path = "bench/traces/serve_multistream.trace.gz";
-  const Result<Recording> recording = load(path);
+  const Result<Loaded> recording = load(path);
   ASSERT_TRUE(recording.ok()) << recording.error().message();
   const BlockLifetimes lifetimes = lifetimes_of(*recording);
   const Result<Trace> trace = read_trace(path);
@@ -254,7 +254,7 @@ TEST(Load, TraceAgreesWithItsReplay) {
 // A block that gets bytes whose last use may still run has waited for it: no reuse by another
 // stream goes without, unless the same wait had been made before.
 TEST(Load, BlocksGoFromStreamToStreamWithWaits) {
-  const Result<Recording> recording = load("bench/traces/serve_multistream.trace.gz");
+  const Result<Loaded> recording = load("bench/traces/serve_multistream.trace.gz");
   ASSERT_TRUE(recording.ok()) << recording.error().message();
   const BlockLifetimes lifetimes = lifetimes_of(*recording);
   std::size_t across = 0, waited = 0;
@@ -270,7 +270,7 @@ TEST(Load, BlocksGoFromStreamToStreamWithWaits) {
 
 TEST(Load, BlocksThatTheTraceNeverFreesAreLiveAtTheEnd) {
   const test::TemporaryFolder folder;
-  const Result<Recording> recording =
+  const Result<Loaded> recording =
       load(folder.write("never_freed.trace", "a 0 100 0 0\na 1 200 0 5\nr 0 100 0 9\nm two\n"));
   ASSERT_TRUE(recording.ok()) << recording.error().message();
   const BlockLifetimes lifetimes = lifetimes_of(*recording);
@@ -288,7 +288,7 @@ TEST(Load, RefusesWhatItDoesNotKnowAndNamesTheFile) {
         folder.write("broken.trace", "a 0 100 0 0\nr 1 1 1 1\n"), std::string("/no/such/file"),
         std::string("/"),
         folder.write("cut.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\3\1", 11))}) {
-    const Result<Recording> recording = load(path);
+    const Result<Loaded> recording = load(path);
     ASSERT_FALSE(recording.ok()) << path;
     EXPECT_EQ(recording.error().code(), ErrorCode::invalid_input);
     EXPECT_THAT(recording.error().message(), testing::StartsWith(path + ":"));

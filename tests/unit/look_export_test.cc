@@ -302,13 +302,13 @@ TEST(Output, IsNotTheInput) {
   const TemporaryFolder folder;
   const std::string path = folder.write("same.trace", "a 0 100 0 0\n"), link = folder / "link";
   std::filesystem::create_symlink(path, link);
-  const Result<Recording> recording = load(path);
+  const Result<Loaded> recording = load(path);
   ASSERT_TRUE(recording.ok());
   for (const std::string& output : {path, link}) {
     const Status status = export_timeline(*recording, LookFormat::csv, output);
     ASSERT_FALSE(status.ok());
     EXPECT_THAT(status.error().message(), HasSubstr("it is the file that is read"));
-    EXPECT_FALSE(convert_to_trace(path, output, std::nullopt).ok());
+    EXPECT_FALSE(convert_to_trace(path, output).ok());
   }
   EXPECT_EQ(folder.read("same.trace"), "a 0 100 0 0\n");
 }

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 std::string data_of(const Recording& recording) {
   std::string data;
-  html_data(recording, Paths::cut, [&data](std::string_view piece) { data += piece; });
+  html_data(Loaded{recording, {}}, Paths::cut, [&data](std::string_view piece) { data += piece; });
   return data;
 }
 
@@ -115,7 +115,7 @@ TEST(HtmlData, NumbersStayExactInThePage) {
 }
 
 TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
-  Recording recording;
+  Loaded recording;
   recording.source = "bad \xff\xfe";
   recording.program = "</script>\"' \xc3\xa9";
   recording.frames = {{"f\x80", "a.cc", 3}};
@@ -126,7 +126,7 @@ TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
 }
 
 TEST(HtmlData, NamesTheFileWithoutItsFolders) {
-  Recording recording;
+  Loaded recording;
   recording.source = "folder/of/somebody/run.weir";
   EXPECT_EQ(Decoded(data_of(recording)).header["source"], "run.weir");
 }
@@ -149,7 +149,7 @@ TEST(HtmlData, HasWaitsAndWhatTheOtherAllocatorHadReserved) {
 TEST(HtmlData, ColumnsFitWhateverTheEvents) {
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
-    Recording recording;
+    Loaded recording;
     std::int64_t time = 0;
     for (unsigned i = random() % 60; i > 0; --i) {
       recording.events.push_back({.kind = static_cast<EventKind>(random() % kEventKinds),
@@ -194,8 +194,8 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
 }
 
 TEST(HtmlPage, IsOfOneRecordingOrTwo) {
-  const Recording recording;
-  const std::vector<const Recording*> three(3, &recording);
+  const Loaded recording;
+  const std::vector<const Loaded*> three(3, &recording);
   for (const std::size_t count : {0U, 3U}) {
     const Result<std::string> page = html_page(std::span(three).first(count));
     ASSERT_FALSE(page.ok());
@@ -204,8 +204,8 @@ TEST(HtmlPage, IsOfOneRecordingOrTwo) {
 }
 
 TEST(HtmlPage, StandsAloneOrNamesThePackageThatIsMissing) {
-  const Recording recording;
-  const Recording* const one[] = {&recording};
+  const Loaded recording;
+  const Loaded* const one[] = {&recording};
   const Result<std::string> page = html_page(one);
   if (page_source::library().empty()) {
     ASSERT_FALSE(page.ok());
@@ -220,8 +220,8 @@ TEST(HtmlPage, StandsAloneOrNamesThePackageThatIsMissing) {
 }
 
 TEST(HtmlPage, AFileThatCannotBeWrittenIsNamed) {
-  const Recording recording;
-  const Recording* const one[] = {&recording};
+  const Loaded recording;
+  const Loaded* const one[] = {&recording};
   const Status written = write_html("no/such/folder/page.html", one);
   ASSERT_FALSE(written.ok());
   EXPECT_THAT(written.error().message(),

@@ -98,7 +98,7 @@ class LookMemory : public testing::Test {
   }
   void expect_little_timeline(LookFormat format, const std::string& name) {
     expect_little([&] {
-      const Result<Recording> recording = load(program_);
+      const Result<Loaded> recording = load(program_);
       ASSERT_TRUE(recording.ok());
       ASSERT_TRUE(export_timeline(*recording, format, folder_ / name).ok());
     });
@@ -131,15 +131,14 @@ TEST_F(LookMemory, OfAReplayIsLittle) {
 
 TEST_F(LookMemory, OfAReportIsLittle) {
   expect_little([this] {
-    const Result<Recording> recording = load(program_);
+    const Result<Loaded> recording = load(program_);
     ASSERT_TRUE(recording.ok());
     (void)report_text(report_of(*recording));
   });
 }
 
 TEST_F(LookMemory, OfConvertingIsLittle) {
-  expect_little(
-      [this] { ASSERT_TRUE(convert_to_trace(program_, folder_ / "out", std::nullopt).ok()); });
+  expect_little([this] { ASSERT_TRUE(convert_to_trace(program_, folder_ / "out").ok()); });
 }
 
 TEST_F(LookMemory, OfCsvIsLittle) { expect_little_timeline(LookFormat::csv, "out"); }
@@ -151,9 +150,9 @@ TEST_F(LookMemory, OfMemoryVizIsLittle) {
 #ifdef WEIR_TEST_PAGE
 TEST_F(LookMemory, OfAPageIsLittle) {
   expect_little([this] {
-    const Result<Recording> recording = load(program_);
+    const Result<Loaded> recording = load(program_);
     ASSERT_TRUE(recording.ok());
-    const Recording* const shown[] = {&*recording};
+    const Loaded* const shown[] = {&*recording};
     ASSERT_TRUE(write_html(folder_ / "out", shown).ok());
   });
 }

@@ -33,7 +33,7 @@ class MemoryFile {
 };
 
 Result<Trace> trace_of_recording(const std::string& path) {
-  const Result<Recording> recording = load(path, {.kind = FileKind::recording});
+  const Result<Loaded> recording = load(path, {.kind = FileKind::recording});
   if (!recording) return recording.error();
   const MemoryFile copy;
   if (!copy.is_open()) {
@@ -46,14 +46,14 @@ Result<Trace> trace_of_recording(const std::string& path) {
   return read_trace(copy.path());
 }
 
-Result<Trace> read(const InputFile& input, FileKind kind) {
+Result<Trace> read(const InputFile& input, FileKind kind, std::optional<int> device) {
   switch (kind) {
     case FileKind::trace:
       return read_trace(input.path());
     case FileKind::rmm_log:
       return read_rmm_log(input.path());
     case FileKind::pickle: {
-      const Result<PytorchTrace> trace = read_pytorch_trace(input.path(), std::nullopt);
+      const Result<PytorchTrace> trace = read_pytorch_trace(input.path(), device);
       return trace ? parse_trace(trace->text, input.path()) : Result<Trace>(trace.error());
     }
     case FileKind::recording:
@@ -71,12 +71,12 @@ Result<Trace> read(const InputFile& input, FileKind kind) {
 
 }  // namespace
 
-Result<Trace> read_any_trace(const std::string& path) {
+Result<Trace> read_any_trace(const std::string& path, std::optional<int> device) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
   const Result<FileKind> kind = kind_of_file(input->path());
   if (!kind) return input->named(kind.error());
-  Result<Trace> trace = read(*input, *kind);
+  Result<Trace> trace = read(*input, *kind, device);
   if (!trace) return input->named(trace.error());
   trace->name = input->name();
   return trace;

@@ -2,6 +2,7 @@
 // Whatever a program's requests were recorded in, as a trace.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "replay/trace.h"
@@ -10,8 +11,9 @@
 namespace weir {
 
 // `path`: a trace, an RMM log, a recording, or a snapshot with its history that PyTorch pickled;
-// "-": standard input. The trace has the name that `path` gives. Errors: invalid_input, naming the
-// file, what is wrong and the remedy: of a snapshot of Weir's too, which holds one moment.
-Result<Trace> read_any_trace(const std::string& path);
+// "-": standard input. `device`: of several in the file. The trace has the name that `path` gives.
+// Errors: invalid_input, naming the file, what is wrong and the remedy: of a snapshot of Weir's
+// too, which holds one moment.
+Result<Trace> read_any_trace(const std::string& path, std::optional<int> device = {});
 
 }  // namespace weir

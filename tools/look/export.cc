@@ -107,13 +107,13 @@ Result<std::size_t> parse_moment(std::string_view text, const Recording& recordi
 }
 
 Status convert_to_trace(const std::string& input, const std::string& output,
-                        std::optional<int> device, const LoadOptions& options) {
+                        const LoadOptions& options) {
   const Result<InputFile> whole = InputFile::open(input);
   if (!whole) return whole.error();
   const Result<FileKind> kind = options.kind ? *options.kind : kind_of_file(whole->path());
   if (!kind.ok()) return whole->named(kind.error());
   if (*kind == FileKind::pickle) {
-    const Result<PytorchTrace> trace = read_pytorch_trace(whole->path(), device);
+    const Result<PytorchTrace> trace = read_pytorch_trace(whole->path(), options.device);
     if (!trace.ok()) return whole->named(trace.error());
     Result<OutputFile> file = OutputFile::open(output, whole->path());
     if (!file.ok()) return std::move(file).error();
@@ -130,7 +130,7 @@ Status convert_to_trace(const std::string& input, const std::string& output,
   }
   LoadOptions known = options;
   known.kind = *kind;
-  const Result<Recording> recording = load(whole->path(), known);
+  const Result<Loaded> recording = load(whole->path(), known);
   if (!recording.ok()) return whole->named(recording.error());
   Result<OutputFile> file = OutputFile::open(output, whole->path());
   if (!file.ok()) return std::move(file).error();

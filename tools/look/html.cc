@@ -82,7 +82,7 @@ std::string CompressedText::base64(std::string_view bytes) {
   return out;
 }
 
-Status check_page(std::span<const Recording* const> recordings) {
+Status check_page(std::span<const Loaded* const> recordings) {
   if (recordings.empty() || recordings.size() > 2) {
     return Error(ErrorCode::invalid_argument,
                  "a page shows one recording, or two side by side: name one or two");
@@ -95,7 +95,7 @@ Status check_page(std::span<const Recording* const> recordings) {
   return {};
 }
 
-Status put_data(const Recording& recording, Paths paths, const HtmlSink& sink) {
+Status put_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
   sink("<script type=\"text/plain\" class=\"recording\">");
   CompressedText text(sink);
   html_data(recording, paths, [&text](std::string_view piece) { text.add(piece); });
@@ -107,7 +107,7 @@ Status put_data(const Recording& recording, Paths paths, const HtmlSink& sink) {
 }
 
 // The page with each `@name@` replaced, once each, in the order in which they stand in it.
-Status put_page(std::span<const Recording* const> recordings, Paths paths, const HtmlSink& sink) {
+Status put_page(std::span<const Loaded* const> recordings, Paths paths, const HtmlSink& sink) {
   if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
   std::string_view page = page_source::page();
   const auto up_to = [&](std::string_view name) {
@@ -118,7 +118,7 @@ Status put_page(std::span<const Recording* const> recordings, Paths paths, const
   up_to("@style@");
   sink(page_source::style());
   up_to("@data@");
-  for (const Recording* recording : recordings) {
+  for (const Loaded* recording : recordings) {
     if (Status status = put_data(*recording, paths, sink); !status.ok()) return status;
   }
   up_to("@library@");
@@ -133,7 +133,7 @@ Status put_page(std::span<const Recording* const> recordings, Paths paths, const
 
 }  // namespace
 
-Result<std::string> html_page(std::span<const Recording* const> recordings, Paths paths) {
+Result<std::string> html_page(std::span<const Loaded* const> recordings, Paths paths) {
   std::string page;
   const Status made =
       put_page(recordings, paths, [&page](std::string_view piece) { page += piece; });
@@ -141,9 +141,8 @@ Result<std::string> html_page(std::span<const Recording* const> recordings, Path
   return page;
 }
 
-Status write_html(const std::string& path, std::span<const Recording* const> recordings,
-                  Paths paths) {
-  for (const Recording* recording : recordings) {
+Status write_html(const std::string& path, std::span<const Loaded* const> recordings, Paths paths) {
+  for (const Loaded* recording : recordings) {
     // Two files are read; OutputFile knows of one.
     if (is_same_file(path, recording->source)) {
       return Error(ErrorCode::invalid_argument,

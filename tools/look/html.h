@@ -5,8 +5,8 @@
 #include <span>
 #include <string>
 
+#include "look/load.h"
 #include "look/symbols.h"
-#include "weir/recording.h"
 #include "weir/result.h"
 
 namespace weir {
@@ -16,12 +16,11 @@ namespace weir {
 // texts, whatever they hold. Errors: unavailable (the tool was built without D3; names the package
 // to install), invalid_argument (neither one nor two recordings), and what keeps it from being
 // made.
-Result<std::string> html_page(std::span<const Recording* const> recordings,
-                              Paths paths = Paths::cut);
+Result<std::string> html_page(std::span<const Loaded* const> recordings, Paths paths = Paths::cut);
 
 // Replaces the file `path` by the page.
 // Errors: those of html_page(), and invalid_argument (the file can't be written; says why).
-Status write_html(const std::string& path, std::span<const Recording* const> recordings,
+Status write_html(const std::string& path, std::span<const Loaded* const> recordings,
                   Paths paths = Paths::cut);
 
 }  // namespace weir

@@ -13,6 +13,8 @@
 #include "look/block_lifetimes.h"
 #include "look/html_columns.h"
 #include "look/numbering.h"
+#include "look/report.h"
+#include "look/report_verdict.h"
 #include "look/symbols.h"
 
 namespace weir {
@@ -22,7 +24,7 @@ using Json = nlohmann::json;
 
 class Writer {
  public:
-  Writer(const Recording& recording, Paths paths)
+  Writer(const Loaded& recording, Paths paths)
       : recording_(recording),
         lifetimes_(lifetimes_of(recording)),
         stacks_(readable_stacks(recording, paths)),
@@ -39,6 +41,7 @@ class Writer {
     happenings();
     waits();
     other_reserved();
+    recorded_addresses();
     write(sink);
   }
 
@@ -202,6 +205,11 @@ class Writer {
     }
   }
 
+  void recorded_addresses() {
+    HtmlColumn& address = columns_.make("recorded_address");
+    for (const std::uint64_t each : recording_.origin.addresses) address.add_difference(each);
+  }
+
   void other_reserved() {
     HtmlColumn& time = columns_.make("other_time");
     HtmlColumn& bytes = columns_.make("other_bytes");
@@ -244,6 +252,7 @@ class Writer {
             {"calls", calls},
             {"calls_of_stack", stacks_.of_stack},
             {"marks", marks},
+            {"origin", origin()},
             {"counts",
              {{"blocks", lifetimes_.blocks.size()},
               {"steps", step_events_.size()},
@@ -252,9 +261,25 @@ class Writer {
               {"pages", page_count_},
               {"happenings", happening_count_},
               {"waits", wait_count_},
-              {"other", recording_.other_reserved.size()}}},
+              {"other", recording_.other_reserved.size()},
+              {"addresses", recording_.origin.addresses.size()}}},
             {"other_peak_reserved", recording_.other_peak_reserved.count},
             {"columns", columns}};
+  }
+
+  // What is known beside the recording.
+  Json origin() const {
+    const Origin& from = recording_.origin;
+    Json json = {{"has_times", from.has_times}, {"devices", devices_text(from)}};
+    if (const std::optional<FailedRequest>& failure = from.failure) {
+      // The last step that had happened.
+      const auto step = std::lower_bound(step_events_.begin(), step_events_.end(), failure->events);
+      json["failure"] = {{"bytes", failure->wanted.count},
+                         {"time", since_begin(begin_ + failure->time)},
+                         {"step", std::distance(step_events_.begin(), step) - 1}};
+    }
+    json["verdict"] = verdict_of(report_of(recording_, {}, from));
+    return json;
   }
 
   void write(const HtmlSink& sink) const {
@@ -268,7 +293,7 @@ class Writer {
     for (const HtmlColumn& column : columns_.all()) sink(column.bytes());
   }
 
-  const Recording& recording_;
+  const Loaded& recording_;
   const BlockLifetimes lifetimes_;
   const ReadableStacks stacks_;
   const Nanoseconds begin_;
@@ -282,7 +307,7 @@ class Writer {
 
 }  // namespace
 
-void html_data(const Recording& recording, Paths paths, const HtmlSink& sink) {
+void html_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
   Writer(recording, paths).run(sink);
 }
 

@@ -11,13 +11,13 @@
 #include <functional>
 #include <string_view>
 
+#include "look/load.h"
 #include "look/symbols.h"
-#include "weir/recording.h"
 
 namespace weir {
 
 // Takes the bytes, a piece after the other.
 using HtmlSink = std::function<void(std::string_view piece)>;
-void html_data(const Recording& recording, Paths paths, const HtmlSink& sink);
+void html_data(const Loaded& recording, Paths paths, const HtmlSink& sink);
 
 }  // namespace weir

@@ -11,6 +11,7 @@
 #include "look/pytorch_trace.h"
 #include "look/replayed.h"
 #include "look/snapshot_reader.h"
+#include "replay/failed_mark.h"
 #include "replay/rmm_log.h"
 #include "replay/trace_reader.h"
 
@@ -37,32 +38,89 @@ bool is_gzip(const std::string& path) {
   return file.get() == 0x1f && file.get() == 0x8b;
 }
 
-Result<Recording> load_pickle(const InputFile& file, const LoadOptions& options) {
-  Result<PytorchTrace> snapshot = read_pytorch_trace(file.path(), std::nullopt);
+// The event after which `blocks` had been allocated, and all had happened until `time`.
+std::size_t events_when(std::size_t blocks, Nanoseconds time, const Recording& recording) {
+  std::size_t allocated = 0, at = 0;
+  for (const Event& event : recording.events) {
+    if (event.kind == EventKind::allocate && ++allocated > blocks) break;
+    if (allocated == blocks && event.time > time) break;
+    ++at;
+  }
+  return at;
+}
+
+// The last request that failed, as events or markers tell of it.
+std::optional<FailedRequest> failure_of(const Recording& recording) {
+  std::optional<FailedRequest> failure;
+  std::uint64_t count = 0;
+  std::size_t at = 0;
+  for (const Event& event : recording.events) {
+    if (event.kind == EventKind::out_of_memory) {
+      failure = {.wanted = event.requested,
+                 .time = event.time - recording.begin(),
+                 .events = at,
+                 .count = ++count,
+                 .stack = event.stack};
+    }
+    ++at;
+  }
+  if (failure) return failure;
+  for (const RecordedMark& mark : recording.marks) {
+    const std::optional<std::uint64_t> bytes = failed_request_bytes(mark.text);
+    if (!bytes) continue;
+    failure = {.wanted = Bytes{*bytes},
+               .time = mark.time - recording.begin(),
+               .events = recording.events.count_before(mark.time + Nanoseconds{1}),
+               .count = ++count};
+  }
+  return failure;
+}
+
+Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
+  Result<PytorchTrace> snapshot = read_pytorch_trace(file.path(), options.device);
   if (!snapshot.ok()) return std::move(snapshot).error();
   const Result<Trace> trace = parse_trace(snapshot->text, file.name());
   if (!trace.ok()) return trace.error();
+  const bool has_times = snapshot->stacks.has_times;
   Result<Recording> recording = replayed(*trace, std::move(snapshot->stacks), options.progress);
-  if (!recording.ok()) return recording;
-  recording->other_reserved = std::move(snapshot->reserved);
-  for (RecordedReserved& point : recording->other_reserved) {
-    point.time = std::max(point.time - Nanoseconds{trace->start_us * 1000}, Nanoseconds{});
-    recording->other_peak_reserved = std::max(recording->other_peak_reserved, point.bytes);
+  if (!recording.ok()) return std::move(recording).error();
+  Loaded loaded{*std::move(recording), {}};
+  loaded.other_reserved = std::move(snapshot->reserved);
+  const Nanoseconds start{trace->start_us * 1000};
+  for (RecordedReserved& point : loaded.other_reserved) {
+    point.time = std::max(point.time - start, Nanoseconds{});
+    loaded.other_peak_reserved = std::max(loaded.other_peak_reserved, point.bytes);
   }
-  return recording;
+  loaded.origin = {.has_times = has_times,
+                   .device = snapshot->device,
+                   .failure = snapshot->failure,
+                   .held = std::move(snapshot->held),
+                   .addresses = std::move(snapshot->addresses)};
+  if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
+  if (std::optional<FailedRequest>& failure = loaded.origin.failure) {
+    failure->events =
+        events_when(failure->events, has_times ? failure->time : loaded.end(), loaded);
+    if (!has_times) failure->time = {};
+  }
+  return loaded;
 }
 
-Result<Recording> load_file(const InputFile& file, FileKind kind, const LoadOptions& options) {
+Result<Loaded> with_no_origin(Result<Recording> recording) {
+  if (!recording) return std::move(recording).error();
+  return Loaded{*std::move(recording), {}};
+}
+
+Result<Loaded> load_file(const InputFile& file, FileKind kind, const LoadOptions& options) {
   const std::string& path = file.path();
   switch (kind) {
     case FileKind::trace:
-      return load_trace(file, options);
+      return with_no_origin(load_trace(file, options));
     case FileKind::pickle:
       return load_pickle(file, options);
     case FileKind::rmm_log:
-      return load_rmm_log(file, options);
+      return with_no_origin(load_rmm_log(file, options));
     case FileKind::json:
-      return read_snapshot(path);
+      return with_no_origin(read_snapshot(path));
     case FileKind::recording:
     case FileKind::other:
       break;
@@ -74,19 +132,20 @@ Result<Recording> load_file(const InputFile& file, FileKind kind, const LoadOpti
                      "already, so that gzip gains little); nor is it another file that is known");
   }
   if (kind == FileKind::other) return unknown_kind(path);
-  return read_recording(path);
+  return with_no_origin(read_recording(path));
 }
 
 }  // namespace
 
-Result<Recording> load(const std::string& path, const LoadOptions& options) {
+Result<Loaded> load(const std::string& path, const LoadOptions& options) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
   const Result<FileKind> kind = options.kind ? *options.kind : kind_of_file(input->path());
   if (!kind) return input->named(kind.error());
-  Result<Recording> recording = load_file(*input, *kind, options);
+  Result<Loaded> recording = load_file(*input, *kind, options);
   if (!recording) return input->named(recording.error());
   recording->source = input->name();
+  if (!recording->origin.failure) recording->origin.failure = failure_of(*recording);
   return recording;
 }
 

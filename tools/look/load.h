@@ -8,6 +8,7 @@
 #include <string>
 
 #include "look/file_kind.h"
+#include "look/origin.h"
 #include "weir/recording.h"
 #include "weir/result.h"
 
@@ -15,14 +16,20 @@ namespace weir {
 
 struct LoadOptions {
   std::optional<FileKind> kind = {};  // none: recognised by the content
+  std::optional<int> device = {};     // of several; none: as pytorch_trace() chooses
   // Called now and then with the operations of a trace that were replayed, and all of them.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
+};
+
+// A recording, and what the file says beside it.
+struct Loaded : Recording {
+  Origin origin;
 };
 
 // `path`: a recording; a snapshot (its blocks and pages, as the beginning of a recording in which
 // nothing happens); a trace (docs/recording.md), which is replayed on a simulated device first; or
 // a memory snapshot that PyTorch pickled, or an RMM log, likewise. It may be a pipe; "-" is
 // standard input. Errors: invalid_input (names the file, what is wrong and the remedy).
-Result<Recording> load(const std::string& path, const LoadOptions& options = {});
+Result<Loaded> load(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace weir

@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "look/plain_writer.h"
+#include "look/pytorch_memory.h"
+#include "look/stack_calls.h"
+#include "replay/failed_mark.h"
 
 namespace weir {
 namespace {
@@ -21,9 +23,7 @@ namespace {
 using Kind = PickleValue::Kind;
 // Of a name: a small file can refer to a long one many times.
 constexpr std::size_t kMostText = 512;
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // so that no sum overflows
-constexpr std::string_view kNoFile = "??";                  // what its C++ frames have
-constexpr std::string_view kActive = "active_allocated", kPending = "active_pending_free";
+constexpr std::string_view kNoFile = "??";  // what its C++ frames have
 
 std::string text_of(PickleValue value) { return std::string(value.string().substr(0, kMostText)); }
 
@@ -67,7 +67,8 @@ class StackTable {
 
 class Converter {
  public:
-  Converter(PickleValue snapshot, int device) : snapshot_(snapshot), device_(device) {}
+  Converter(PickleValue snapshot, int device)
+      : snapshot_(snapshot), device_(device), memory_(snapshot, device) {}
 
   PytorchTrace run();
 
@@ -86,10 +87,12 @@ class Converter {
     return snapshot_.at("device_traces").list()[static_cast<std::size_t>(device_)].list();
   }
   void header();
+  void name_unknown();
   void find_early();
   void find_early_in_segments(const std::unordered_map<std::uint64_t, bool>& live);
-  void find_reserved();
+  void find_held();
   void entry(PickleValue entry);
+  void fail(PickleValue entry);
   void allocate(std::uint64_t address, std::uint64_t bytes, std::uint64_t stream,
                 PickleValue frames);
   void free(std::uint64_t address, bool completed);
@@ -110,6 +113,7 @@ class Converter {
 
   const PickleValue snapshot_;
   const int device_;
+  const PytorchMemory memory_;
   PytorchTrace trace_;
   StackTable stacks_;
   std::map<std::uint64_t, Early> early_;           // by address
@@ -123,6 +127,9 @@ class Converter {
 PytorchTrace Converter::run() {
   header();
   if (!history().empty()) start_us_ = time_of(history().front());
+  trace_.stacks.has_times = std::any_of(history().begin(), history().end(), [](PickleValue entry) {
+    return entry.at("time_us").integer() > 0;
+  });
   find_early();
   for (const PickleValue& annotation : snapshot_.at("external_annotations").list()) {
     if (annotation.at("stage").string() != "START") continue;
@@ -133,15 +140,45 @@ PytorchTrace Converter::run() {
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [address, early] : early_) {
     allocate(address, early.bytes, early.stream, early.frames);
+  }
+  trace_.stacks.early_blocks = early_.size();
+  for (const auto& [address, early] : early_) {
     if (early.requested) free(address, false);
   }
   for (const PickleValue& each : history()) entry(each);
   marks_until(INT64_MAX);
-  find_reserved();
+  find_held();
+  name_unknown();
   trace_.stacks.frames = std::move(stacks_.stacks.frames);
   trace_.stacks.stacks = std::move(stacks_.stacks.stacks);
   trace_.device = device_;
   return std::move(trace_);
+}
+
+// Where other blocks have stacks, it is known why these have none.
+void Converter::name_unknown() {
+  TraceStacks& known = stacks_.stacks;
+  if (known.stacks.size() < 2) return;
+  std::uint32_t early = 0, later = 0;
+  const auto stack_of = [&](std::uint32_t& stack, std::string_view text) {
+    if (stack == 0) {
+      stack = static_cast<std::uint32_t>(known.stacks.size());
+      known.stacks.push_back({static_cast<std::uint32_t>(known.frames.size())});
+      known.frames.push_back({.function = std::string(text)});
+    }
+    return stack;
+  };
+  // A stack with C++ frames is never empty; one of Python's is, in the engine's threads.
+  const bool python_only = std::all_of(known.frames.begin(), known.frames.end(), is_python);
+  for (std::size_t block = 0; block < trace_.stacks.of_block.size(); ++block) {
+    std::uint32_t& stack = trace_.stacks.of_block[block];
+    if (stack != 0) continue;
+    if (block < trace_.stacks.early_blocks) {
+      stack = stack_of(early, kEarlyBlocks);
+    } else if (python_only) {
+      stack = stack_of(later, "no Python stack: a backward pass, most likely");
+    }
+  }
 }
 
 void Converter::header() {
@@ -175,54 +212,25 @@ void Converter::find_early() {
 }
 
 void Converter::find_early_in_segments(const std::unordered_map<std::uint64_t, bool>& live) {
-  std::unordered_set<std::uint64_t> seen;  // a file can refer to one segment any number of times
-  for (const PickleValue& segment : snapshot_.at("segments").list()) {
-    if (segment.at("device").integer() != device_) continue;
-    if (!seen.insert(segment.at("blocks").identity()).second) continue;
-    std::uint64_t address = number(segment, "address");
-    for (const PickleValue& block : segment.at("blocks").list()) {
-      const std::uint64_t size = bytes_of(block, "size");
-      const std::uint64_t at =
-          block.at("address").is(Kind::integer) ? number(block, "address") : address;
-      address += size;
-      const std::string_view state = block.at("state").string();
-      if ((state != kActive && state != kPending) || live.contains(at)) continue;
-      const std::uint64_t requested = bytes_of(block, "requested_size");
-      early_.try_emplace(at, Early{requested == 0 ? size : requested, number(segment, "stream"),
-                                   block.at("frames"), state == kPending});
-    }
+  for (const FinalBlock& block : memory_.blocks()) {
+    if (live.contains(block.address)) continue;
+    early_.try_emplace(block.address,
+                       Early{block.requested.count, block.stream, block.frames, block.pending});
   }
 }
 
-// The final segments say what was reserved at the end; the history, how it came to that.
-void Converter::find_reserved() {
+// What PyTorch held over time, and where it was fullest or failed.
+void Converter::find_held() {
   // Weir's own pages, written for PyTorch's viewer.
   if (snapshot_.at("allocator_settings").at("allocator").string() == "weir") return;
-  const auto size = [](PickleValue of, std::string_view key) {
-    return std::clamp<std::int64_t>(of.at(key).integer(), 0, kMostBytes);
-  };
-  std::int64_t now = 0;
-  std::unordered_set<std::uint64_t> seen;
-  for (const PickleValue& segment : snapshot_.at("segments").list()) {
-    if (segment.at("device").integer() != device_) continue;
-    if (!seen.insert(segment.at("blocks").identity()).second) continue;
-    now = std::min(now + size(segment, "total_size"), kMostBytes);
+  if (memory_.peak_reserved() == 0_B) return;
+  trace_.reserved.push_back({Nanoseconds{}, memory_.reserved_at_first()});
+  for (const PytorchMemory::Change& change : memory_.changes()) {
+    const std::int64_t since = time_of(history()[change.entry]) - start_us_;
+    trace_.reserved.push_back(
+        {Nanoseconds{std::max<std::int64_t>(since, 0) * 1000}, change.reserved});
   }
-  std::vector<RecordedReserved> backwards;
-  const auto& entries = history();
-  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    const std::string_view action = entry->at("action").string();
-    const bool more = action == "segment_alloc" || action == "segment_map";
-    const bool less = action == "segment_free" || action == "segment_unmap";
-    if (!more && !less) continue;
-    const std::int64_t since = std::max<std::int64_t>(time_of(*entry) - start_us_, 0);
-    backwards.push_back({Nanoseconds{since * 1000}, Bytes{static_cast<std::uint64_t>(now)}});
-    now += more ? -size(*entry, "size") : size(*entry, "size");
-    now = std::clamp<std::int64_t>(now, 0, kMostBytes);
-  }
-  if (now == 0 && backwards.empty()) return;
-  trace_.reserved.push_back({Nanoseconds{}, Bytes{static_cast<std::uint64_t>(now)}});
-  trace_.reserved.insert(trace_.reserved.end(), backwards.rbegin(), backwards.rend());
+  trace_.held = memory_.at(memory_.worst());
 }
 
 void Converter::entry(PickleValue entry) {
@@ -241,9 +249,19 @@ void Converter::entry(PickleValue entry) {
     free(address, false);
     free(address, true);
   } else if (action == "oom") {
-    marker(fmt::format("out of memory: {} bytes on stream {}", bytes_of(entry, "size"),
-                       number(entry, "stream")));
+    fail(entry);
   }
+}
+
+void Converter::fail(PickleValue entry) {
+  marker(failed_request_mark(bytes_of(entry, "size"), number(entry, "stream")));
+  const PickleValue free = entry.at("device_free");
+  trace_.failure = {.wanted = Bytes{bytes_of(entry, "size")},
+                    .time = Nanoseconds{time_us_ * 1000},
+                    .events = next_id_,
+                    .count = memory_.failures(),
+                    .stack = stacks_.of(entry.at("frames"))};
+  if (free.is(Kind::integer)) trace_.failure->free = Bytes{bytes_of(entry, "device_free")};
 }
 
 void Converter::allocate(std::uint64_t address, std::uint64_t bytes, std::uint64_t stream,
@@ -252,6 +270,7 @@ void Converter::allocate(std::uint64_t address, std::uint64_t bytes, std::uint64
   const Block block{next_id_++, bytes, stream};
   live_.insert_or_assign(address, block);
   trace_.stacks.of_block.push_back(stacks_.of(frames));
+  trace_.addresses.push_back(address);
   line("a {} {} {} {}\n", block.id, block.bytes, block.stream, time_us_);
 }
 
@@ -307,14 +326,27 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
     return bad(name,
                fmt::format("there is no device {}: the snapshot has {}", *device, devices.size()));
   }
-  if (!device) {
-    const auto longest = std::max_element(devices.begin(), devices.end(),
-                                          [](const PickleValue& a, const PickleValue& b) {
-                                            return a.list().size() < b.list().size();
-                                          });
-    device = static_cast<int>(longest - devices.begin());
+  std::vector<DeviceInFile> found;
+  for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
+    const PytorchMemory memory(root, i);
+    found.push_back({.events = devices[static_cast<std::size_t>(i)].list().size(),
+                     .peak_reserved = memory.peak_reserved(),
+                     .ran_out = memory.failure().has_value()});
   }
-  return Converter(root, *device).run();
+  if (!device) {
+    // The one that ran out; else the one that held most; else the longest history.
+    const auto before = [&](std::size_t a, std::size_t b) {
+      return std::tuple(found[a].ran_out, found[a].peak_reserved, found[a].events) <
+             std::tuple(found[b].ran_out, found[b].peak_reserved, found[b].events);
+    };
+    device = 0;
+    for (std::size_t i = 1; i < found.size(); ++i) {
+      if (before(static_cast<std::size_t>(*device), i)) device = static_cast<int>(i);
+    }
+  }
+  PytorchTrace trace = Converter(root, *device).run();
+  trace.devices = std::move(found);
+  return trace;
 }
 
 Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device) {

@@ -4,26 +4,35 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "look/origin.h"
 #include "look/pickle_reader.h"
 #include "look/replayed.h"
 #include "weir/result.h"
 
 namespace weir {
 
+// What blocks without a stack are called where others have one.
+inline constexpr std::string_view kEarlyBlocks = "there before the recording began";
+
 struct PytorchTrace {
   std::string text;    // as docs/recording.md says
   TraceStacks stacks;  // of its blocks
   // What PyTorch had reserved, at each change; times are those of the trace.
   std::vector<RecordedReserved> reserved;
+  std::vector<std::uint64_t> addresses;  // of its blocks
   int device = 0;
+  std::vector<DeviceInFile> devices;     // all of the file
+  std::optional<FailedRequest> failure;  // its `events`: how many blocks were allocated before
+  std::optional<Held> held;              // then; else when most was reserved
 };
 
 // The history of one device. Blocks that were there before it begins are allocated at its first
 // moment, in order of address: those that it frees without having allocated them, and those of the
 // final segments that it says nothing of.
-// `device`: none: the one with the longest history.
+// `device`: none: the one where a request failed; else the one that held the most memory.
 // Errors: invalid_input: no pickle, or none of a snapshot; no such device. Names the file.
 Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device);
 Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name,

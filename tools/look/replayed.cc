@@ -17,28 +17,41 @@ namespace {
 
 class Collector final : public ReplayWatcher {
  public:
-  Collector(const Trace& trace, Recording& into, const std::vector<std::uint32_t>& stack_of_block)
-      : trace_(trace), recording_(into), stack_of_block_(stack_of_block) {}
+  Collector(const Trace& trace, Recording& into, const TraceStacks& stacks)
+      : trace_(trace), recording_(into), stacks_(stacks) {}
 
   void on_stream(std::uint64_t id, std::uint64_t number) override { numbers_[id] = number; }
   void on_pass_begin(Nanoseconds time) override { start_ = time, on_ = true; }
   void on_pass_end(Nanoseconds) override { on_ = false; }
 
   void on_phase(std::string_view name, Nanoseconds time) override {
-    recording_.marks.push_back({time - start_, std::string(name)});
+    recording_.marks.push_back({stacks_.has_times && block_ >= stacks_.early_blocks
+                                    ? time - start_
+                                    : Nanoseconds{counted_},
+                                std::string(name)});
   }
 
   void on_event(const Event& event) override {
     if (!on_ && event.kind != EventKind::pool_open && event.kind != EventKind::heap_open) return;
     Event kept = event;
-    kept.time = on_ ? event.time - start_ : Nanoseconds{};
+    kept.time = time_of(event);
     kept.stream = number(event.stream);
     kept.other = number(event.other);
     if (event.kind == EventKind::allocate) kept.stack = next_stack();
     recording_.events.push_back(kept);
+    if (event.kind == EventKind::allocate && block_ == stacks_.early_blocks) {
+      recording_.initial = recording_.events.size();
+    }
   }
 
  private:
+  Nanoseconds time_of(const Event& event) {
+    if (!on_ || block_ < stacks_.early_blocks) return {};
+    if (stacks_.has_times) return event.time - start_;
+    const bool counts = event.kind == EventKind::allocate || event.kind == EventKind::deallocate;
+    return Nanoseconds{counts ? ++counted_ : counted_};
+  }
+
   std::uint64_t number(std::uint64_t id) const {
     const auto found = numbers_.find(eager_stream(id));
     if (found == numbers_.end()) return id;
@@ -49,16 +62,17 @@ class Collector final : public ReplayWatcher {
   std::uint32_t next_stack() {
     while (block_ < trace_.blocks.size() && trace_.blocks[block_].bytes == 0_B) ++block_;
     const std::size_t block = block_++;
-    return block < stack_of_block_.size() ? stack_of_block_[block] : 0;
+    return block < stacks_.of_block.size() ? stacks_.of_block[block] : 0;
   }
 
   const Trace& trace_;
   Recording& recording_;
-  const std::vector<std::uint32_t>& stack_of_block_;
+  const TraceStacks& stacks_;
   std::unordered_map<std::uint64_t, std::uint64_t> numbers_;  // Stream::id -> the trace's number
   Nanoseconds start_;
   bool on_ = false;
   std::size_t block_ = 0;  // the next one to be allocated
+  std::int64_t counted_ = 0;
 };
 
 // The peak that the trace's first line has, in the traces that were recorded under PyTorch.
@@ -96,7 +110,7 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
   if (const Result<MemoryInfo> memory = device->memory(); memory.ok()) {
     recording.device_bytes = memory->total;
   }
-  Collector collector(trace, recording, stacks.of_block);
+  Collector collector(trace, recording, stacks);
   ReplayOptions options;
   options.watcher = &collector;
   options.progress = std::move(progress);

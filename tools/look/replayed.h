@@ -13,18 +13,19 @@
 
 namespace weir {
 
-// Who allocated the blocks of a trace, where that is known.
+// What is known of the blocks of a trace beside the trace: who allocated them, and when.
 struct TraceStacks {
   std::vector<RecordedFrame> frames;
   std::vector<std::vector<std::uint32_t>> stacks{{}};  // as in Recording
   std::vector<std::uint32_t> of_block;  // by block, in order of allocation; empty: unknown
+  std::size_t early_blocks = 0;  // so many, the first, were there before the program's first event
+  bool has_times = true;         // else the trace's times mean nothing, and events are numbered
 };
 
-// What Weir does when it runs the trace once. Time begins with the trace; streams have the trace's
-// numbers (a captured one, with its highest bit set); its markers are marks; blocks that it never
-// freed are live at the end.
-// `progress`: as ReplayOptions has it.
-// Errors: invalid_input, with the line: the simulated device can't run it.
+// What Weir does when it runs the trace once. Early blocks are there at the beginning. Time begins
+// with the trace; streams have the trace's numbers (a captured one, with its highest bit set); its
+// markers are marks; blocks that it never freed are live at the end. `progress`: as ReplayOptions
+// has it. Errors: invalid_input, with the line: the simulated device can't run it.
 Result<Recording> replayed(
     const Trace& trace, TraceStacks stacks = {},
     std::function<void(std::uint64_t done, std::uint64_t all)> progress = {});

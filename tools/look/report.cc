@@ -42,7 +42,7 @@ std::string_view name_of(Cause cause) {
   return "unknown";
 }
 
-Report report_of(const Recording& recording, const ReportOptions& options) {
+Report report_of(const Recording& recording, const ReportOptions& options, const Origin& origin) {
   const BlockLifetimes lifetimes = lifetimes_of(recording);
   ReportNames names(recording, lifetimes);
   const auto look = [&](std::size_t events) {
@@ -53,6 +53,7 @@ Report report_of(const Recording& recording, const ReportOptions& options) {
                 .program = recording.program,
                 .device = recording.device,
                 .damage = recording.damage,
+                .origin = origin,
                 .device_bytes = recording.device_bytes,
                 .pytorch_peak_reserved = pytorch_peak_reserved(recording),
                 .length = recording.end() - recording.begin(),
@@ -66,6 +67,10 @@ Report report_of(const Recording& recording, const ReportOptions& options) {
   report.end = look(recording.events.size());
   report.late_peak_live = lifetimes.late_peak_live;
   if (options.at) report.at = look(*options.at);
+  if (const std::optional<FailedRequest>& failure = origin.failure) {
+    report.failed = look(std::min(failure->events, recording.events.size()));
+    if (failure->stack != 0) report.failed_in = names.place(names.number_of(failure->stack));
+  }
   report.waits = waits_of(recording, lifetimes, names);
   report.costly = costly_blocks(lifetimes, names);
   report.growth = growth_of(recording, lifetimes, names);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "look/origin.h"
 #include "weir/recording.h"
 
 namespace weir {
@@ -20,6 +21,9 @@ struct ReportOptions {
   std::size_t top = 8;            // most rows of a list
   std::optional<std::size_t> at;  // a moment to look at too: once so many events have happened
 };
+
+// How a report is written: for a terminal with bars and bold headings, for an issue as Markdown.
+enum class ReportStyle : std::uint8_t { plain, terminal, markdown };
 
 // Why a byte was held that no program asked for. Every such byte has one cause.
 enum class Cause : std::uint8_t {
@@ -43,17 +47,6 @@ struct Share {
   bool rest = false;  // all that have no row of their own
 };
 
-// The pages that a stream's heaps were the first to use, all heaps together; other streams may have
-// blocks on them.
-struct StreamHold {
-  std::uint64_t stream = 0;
-  std::uint32_t nth = 0;
-  std::string name;
-  std::uint64_t pages = 0;
-  Bytes leased, live;
-  std::array<Bytes, kCauses> free{};  // page_tails, placement and stream_partition only
-};
-
 // Memory once the first `events` events of the recording had happened.
 struct Moment {
   std::size_t events = 0;
@@ -71,7 +64,6 @@ struct Moment {
   // has: zero unless events are missing.
   Bytes unplaced;
   std::vector<Share> by_stream, by_pool, by_size, by_stack;  // the largest first
-  std::vector<StreamHold> holds;                             // likewise, by what is leased
 };
 
 struct WaitPair {
@@ -142,6 +134,9 @@ struct Advice {
 
 struct Report {
   std::string source, program, device, damage;
+  Origin origin;
+  std::string failed_in;         // who asked for what failed; "": unknown
+  std::optional<Moment> failed;  // when the last request failed
   Bytes device_bytes;
   // Of a memory snapshot of PyTorch's: what PyTorch had reserved at its peak; none: another file.
   std::optional<Bytes> pytorch_peak_reserved;
@@ -161,10 +156,11 @@ struct Report {
   std::vector<std::vector<std::string>> stacks;  // as text, innermost first; the first: unknown
 };
 
-Report report_of(const Recording& recording, const ReportOptions& options = {});
+Report report_of(const Recording& recording, const ReportOptions& options = {},
+                 const Origin& origin = {});
 
-// Tables of at most report_width() columns. Ends with a line end.
-std::string report_text(const Report& report, const ReportOptions& options = {});
+// The verdict, and tables of at most report_width() columns. Ends with a line end.
+std::string report_text(const Report& report, ReportStyle style = ReportStyle::plain);
 // One object; docs/report.md defines the members. Ends with a line end.
 std::string report_json(const Report& report);
 

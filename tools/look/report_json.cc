@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/report.h"
+#include "look/report_verdict.h"
 #include "replay/json.h"
 
 namespace weir {
@@ -22,31 +23,16 @@ Json shares(const std::vector<Share>& shares, const char* id) {
   return list;
 }
 
-Json causes(const std::array<Bytes, kCauses>& bytes, int from, int to) {
+Json causes(const std::array<Bytes, kCauses>& bytes) {
   Json parts;
-  for (int i = from; i <= to; ++i) {
+  for (int i = 0; i < kCauses; ++i) {
     parts[std::string(name_of(static_cast<Cause>(i))) + "_bytes"] = bytes[i].count;
   }
   return parts;
 }
 
-Json holds(const Moment& moment) {
-  Json list = Json::array();
-  for (const StreamHold& hold : moment.holds) {
-    Json row = {{"stream", hold.stream},
-                {"name", hold.name},
-                {"pages", hold.pages},
-                {"leased_bytes", hold.leased.count},
-                {"live_bytes", hold.live.count}};
-    row.update(causes(hold.free, static_cast<int>(Cause::page_tails),
-                      static_cast<int>(Cause::stream_partition)));
-    list.push_back(std::move(row));
-  }
-  return list;
-}
-
 Json moment_json(const Moment& moment) {
-  Json fragmentation = causes(moment.causes, 0, kCauses - 1);
+  Json fragmentation = causes(moment.causes);
   fragmentation["unplaced_bytes"] = moment.unplaced.count;
   return {{"event", moment.events},
           {"time_us", microseconds(moment.time)},
@@ -65,8 +51,7 @@ Json moment_json(const Moment& moment) {
           {"by_stream", shares(moment.by_stream, "stream")},
           {"by_pool", shares(moment.by_pool, "pool")},
           {"by_size", shares(moment.by_size, "largest_bytes")},
-          {"by_stack", shares(moment.by_stack, "stack")},
-          {"held_by_stream", holds(moment)}};
+          {"by_stack", shares(moment.by_stack, "stack")}};
 }
 
 Json totals_json(const Totals& totals) {
@@ -153,6 +138,28 @@ Json advice_json(const Report& report) {
   return list;
 }
 
+Json held_json(const Held& held) {
+  Json inactive;
+  for (int i = 0; i < kInactives; ++i) {
+    inactive[std::string(name_of(static_cast<Inactive>(i))) + "_bytes"] = held.inactive[i].count;
+  }
+  return {{"reserved_bytes", held.reserved.count},
+          {"live_bytes", held.live.count},
+          {"inactive", std::move(inactive)},
+          {"largest_inactive_bytes", held.largest_inactive.count},
+          {"segments", held.segments.size()}};
+}
+
+Json failure_json(const Report& report) {
+  const FailedRequest& failure = *report.origin.failure;
+  Json json = {{"requested_bytes", failure.wanted.count},
+               {"count", failure.count},
+               {"allocated_in", report.failed_in},
+               {"at", moment_json(*report.failed)}};
+  if (failure.free) json["free_bytes"] = failure.free->count;
+  return json;
+}
+
 }  // namespace
 
 std::string report_json(const Report& report) {
@@ -174,6 +181,11 @@ std::string report_json(const Report& report) {
   if (report.pytorch_peak_reserved) {
     json["pytorch_peak_reserved_bytes"] = report.pytorch_peak_reserved->count;
   }
+  json["verdict"] = verdict_of(report);
+  json["has_times"] = report.origin.has_times;
+  if (!report.origin.devices.empty()) json["device_in_file"] = report.origin.device;
+  if (report.failed) json["failed_request"] = failure_json(report);
+  if (report.origin.held) json["pytorch"] = held_json(*report.origin.held);
   if (report.at) json["at"] = moment_json(*report.at);
   json["waits"] = waits_json(report);
   json["waited_for"] = costly_json(report);

@@ -56,9 +56,6 @@ class MomentMaker {
   // A heap may serve one stream after another.
   void see(const Event& event) {
     if (event.kind == EventKind::heap_open) pool_of_heap_[event.heap.value] = event.pool;
-    if (event.kind == EventKind::heap_open || event.kind == EventKind::allocate) {
-      stream_of_heap_[event.heap.value] = event.stream;
-    }
   }
 
   void add_block(const BlockLifetime& lifetime, ReportPages& pages) {
@@ -89,19 +86,12 @@ class MomentMaker {
       cause(pools ? Cause::pool_partition : Cause::idle_pages) += page.bytes;
       return;
     }
-    // A page with blocks but no lease is one whose lease the recording missed.
-    const HeapId heap = page.lease ? *page.lease : page.last_heap.value_or(HeapId{});
-    StreamHold& hold = holds_[stream_of_heap_[heap.value]];
-    ++hold.pages;
-    hold.leased += page.bytes;
-    hold.live += free.used;
-    const auto both = [&](Cause why, Bytes bytes) {
-      cause(why) += bytes;
-      hold.free[static_cast<int>(why)] += bytes;
-    };
-    if (page.used.empty()) return both(Cause::stream_partition, page.bytes);
-    both(Cause::page_tails, free.edges);
-    both(Cause::placement, free.between);
+    if (page.used.empty()) {
+      cause(Cause::stream_partition) += page.bytes;
+      return;
+    }
+    cause(Cause::page_tails) += free.edges;
+    cause(Cause::placement) += free.between;
   }
 
   void finish(std::size_t top) {
@@ -122,16 +112,6 @@ class MomentMaker {
     moment_.by_pool = shortened(sorted(pools_), top);
     moment_.by_size = shortened(sorted(sizes_), top);
     moment_.by_stack = shortened(sorted(stacks_), top);
-    for (auto& [stream, hold] : holds_) {
-      hold.stream = stream;
-      hold.nth = names_.streams.of(stream);
-      hold.name = stream_text(stream);
-      moment_.holds.push_back(hold);
-    }
-    std::sort(moment_.holds.begin(), moment_.holds.end(),
-              [](const StreamHold& a, const StreamHold& b) {
-                return a.leased != b.leased ? a.leased > b.leased : a.nth < b.nth;
-              });
   }
 
  private:
@@ -140,8 +120,7 @@ class MomentMaker {
   ReportNames& names_;
   Moment& moment_;
   std::unordered_map<std::uint64_t, Share> streams_, pools_, sizes_, stacks_;
-  std::unordered_map<std::uint64_t, StreamHold> holds_;  // by stream
-  std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_, stream_of_heap_;
+  std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_;
 };
 
 }  // namespace

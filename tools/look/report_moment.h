@@ -27,8 +27,7 @@ struct ReportNames {
   std::vector<std::uint32_t> number_;
 };
 
-// All of it, once the first `events` events have happened. Lists have `top` rows at most, except
-// for streams' holds, from which the other lists' sums can be told.
+// All of it, once the first `events` events have happened. Lists have `top` rows at most.
 Moment moment_after(std::size_t events, const Recording& recording, const BlockLifetimes& lifetimes,
                     ReportNames& names, std::size_t top);
 

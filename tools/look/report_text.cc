@@ -4,281 +4,380 @@
 #include <algorithm>
 
 #include "look/report.h"
+#include "look/report_verdict.h"
 #include "replay/report_table.h"
 #include "replay/units.h"
 
 namespace weir {
 namespace {
 
+constexpr double kWorthARow = 0.01;  // of what is reserved
+
 double number(Bytes bytes) { return static_cast<double>(bytes.count); }
 
-// The first thing that a user of PyTorch wants to know of a snapshot.
-std::string beside_pytorch(const Report& report) {
-  if (!report.pytorch_peak_reserved) return {};
-  const double weir = number(report.peak_reserved.reserved);
-  const double pytorch = number(*report.pytorch_peak_reserved);
-  std::string text =
-      fmt::format("Weir would have held {} at most", in_words(report.peak_reserved.reserved));
-  if (pytorch > 0) {
-    text += fmt::format("; PyTorch held {}", in_words(*report.pytorch_peak_reserved));
-    if (weir < 10 * pytorch) {  // of a program that needs less than a page it says nothing
-      text += fmt::format(" ({:+.1f} % with Weir)", 100 * (weir / pytorch - 1));
+bool is_much(Bytes part, Bytes whole) { return number(part) >= kWorthARow * number(whole); }
+
+// One report, in one style.
+class Writer {
+ public:
+  Writer(const Report& report, ReportStyle style) : report_(report), style_(style) {}
+
+  std::string run() {
+    verdict();
+    heading();
+    moments();
+    if (report_.at) {
+      live_at("at the moment asked for", *report_.at);
+      fragmentation("at the moment asked for", *report_.at);
+    }
+    if (report_.failed) live_at("when the request failed", *report_.failed);
+    if (!report_.failed || report_.failed->live < report_.peak_live.live) {
+      live_at("at its peak", report_.peak_live);
+    }
+    held();
+    fragmentation("at the peak of reserved", report_.peak_reserved);
+    earlier_use();
+    growth();
+    churn();
+    waits();
+    driver();
+    advice();
+    return std::move(text_);
+  }
+
+ private:
+  // A heading of the text.
+  std::string title(const std::string& text) const {
+    if (style_ == ReportStyle::terminal) return "\x1b[1m" + text + "\x1b[0m\n";
+    return style_ == ReportStyle::markdown ? "**" + text + "**\n" : text + "\n";
+  }
+  void say(const std::string& text) {
+    text_ +=
+        (style_ == ReportStyle::markdown ? printable(text) : wrapped(printable(text), 0)) + "\n";
+  }
+  void add(const ReportTable& table) {
+    text_ += "\n" + (style_ == ReportStyle::markdown ? table.markdown() : table.text());
+  }
+  std::string time(Nanoseconds time) const {
+    if (report_.origin.has_times) return in_words(time);
+    return "event " + with_commas(static_cast<std::uint64_t>(time.count));
+  }
+
+  void verdict() {
+    const std::vector<std::string> sentences = verdict_of(report_);
+    const std::string first = style_ == ReportStyle::markdown
+                                  ? printable(sentences.front())
+                                  : wrapped(printable(sentences.front()), 0);
+    text_ += title(first);
+    for (std::size_t i = 1; i < sentences.size(); ++i) {
+      if (style_ == ReportStyle::markdown) text_ += "\n";
+      say(sentences[i]);
+    }
+    text_ += "\n";
+  }
+
+  void heading() {
+    std::string text = report_.source;
+    if (!report_.program.empty()) text += ": " + report_.program;
+    const std::string devices = devices_text(report_.origin);
+    if (!devices.empty()) text += ", " + devices;
+    if (!report_.device.empty()) text += ", on " + report_.device;
+    if (report_.device_bytes > 0_B) text += fmt::format(" ({})", in_words(report_.device_bytes));
+    say(text);
+    text = counted(report_.events, "event");
+    if (report_.origin.has_times) text += " over " + in_words(report_.length);
+    text += fmt::format(": {}, {}", counted(report_.totals.allocations, "allocation"),
+                        counted(report_.streams, "stream"));
+    if (has_pools(report_.peak_live)) text += ", " + counted(report_.pools, "graph pool");
+    if (!report_.origin.has_times) text += "; the file has no times";
+    say(text);
+    if (report_.dropped > 0) {
+      say(fmt::format("{} came too fast to be recorded: the figures are of the rest.",
+                      counted(report_.dropped, "event")));
+    }
+    if (!report_.damage.empty()) say("Damaged: " + report_.damage);
+  }
+
+  void add_moment(ReportTable& table, const char* name, const Moment& moment) const {
+    // Once most of it is freed the ratio says nothing of what the program needed.
+    const bool low = moment.live * 2 < report_.peak_live.live || moment.live == 0_B;
+    table.add({name, time(moment.time), with_commas(moment.blocks), in_words(moment.requested),
+               in_words(moment.live), in_words(moment.reserved),
+               low ? "-" : fmt::format("{:.4f}", number(moment.reserved) / number(moment.live))});
+  }
+
+  static bool has_pools(const Moment& moment) {
+    return std::any_of(moment.by_pool.begin(), moment.by_pool.end(),
+                       [](const Share& share) { return share.id != 0; });
+  }
+
+  void moments() {
+    ReportTable table("lrrrrrr");
+    table.add({"", "at", "blocks", "requested", "live", "reserved", "ratio"});
+    add_moment(table, "peak of live", report_.peak_live);
+    if (report_.peak_reserved.events != report_.peak_live.events) {
+      add_moment(table, "peak of reserved", report_.peak_reserved);
+    }
+    if (report_.failed) add_moment(table, "the request failed", *report_.failed);
+    if (report_.at) add_moment(table, "the moment asked for", *report_.at);
+    add_moment(table, "end", report_.end);
+    add(table);
+  }
+
+  // A bar as long as the share of `all`, where there is a terminal for it.
+  std::string bar(Bytes part, Bytes all) const {
+    if (style_ != ReportStyle::terminal || all == 0_B) return {};
+    constexpr double kLength = 12;
+    std::string text;
+    for (double left = kLength * number(part) / number(all); left > 0.25; left -= 1) {
+      text += left >= 0.75 ? "█" : "▌";
+    }
+    return text;
+  }
+
+  void shares(const char* title, const std::vector<Share>& shares, Bytes all) {
+    ReportTable table("lrrrl");
+    table.add({title, "blocks", "bytes", "share", ""});
+    for (const Share& share : shares) {
+      table.add({share.name, with_commas(share.blocks), in_words(share.bytes),
+                 percent(number(share.bytes), number(all)), bar(share.bytes, all)});
+    }
+    add(table);
+  }
+
+  void live_at(const char* when, const Moment& moment) {
+    if (moment.blocks == 0) return;
+    text_ += "\n" + title(fmt::format("Live {}: {} in {}", when, in_words(moment.live),
+                                      counted(moment.blocks, "block")));
+    if (report_.stacks.size() > 1) shares("allocated in", moment.by_stack, moment.live);
+    if (report_.streams > 1) shares("stream", moment.by_stream, moment.live);
+    if (has_pools(moment)) shares("graph pool", moment.by_pool, moment.live);
+    shares("size", moment.by_size, moment.live);
+  }
+
+  static const char* explained(Inactive cause) {
+    switch (cause) {
+      case Inactive::graph_pool:
+        return "in segments of a CUDA graph's private pool";
+      case Inactive::small_pool:
+        return "in the 2 MiB segments for requests of up to 1 MiB";
+      case Inactive::other_stream:
+        return "in segments of another stream, which no request of the main one may use";
+      case Inactive::remainder:
+        return "beside live blocks of the same segments";
+      case Inactive::cached:
+        return "in segments without a live block";
+    }
+    return "";
+  }
+
+  static const char* name_in_words(Inactive cause) {
+    switch (cause) {
+      case Inactive::graph_pool:
+        return "graph pools";
+      case Inactive::small_pool:
+        return "small requests";
+      case Inactive::other_stream:
+        return "other streams";
+      case Inactive::remainder:
+        return "remainders";
+      case Inactive::cached:
+        return "cached";
+    }
+    return "";
+  }
+
+  // What the allocator that ran held for nothing.
+  void held() {
+    if (!report_.origin.held) return;
+    const Held& held = *report_.origin.held;
+    const Bytes unused = held.reserved - std::min(held.reserved, held.live);
+    if (!is_much(unused, held.reserved)) return;
+    text_ += "\n" + title(fmt::format("What PyTorch held and did not use {}: {} of {}",
+                                      report_.failed ? "when the request failed" : "at its peak",
+                                      in_words(unused), in_words(held.reserved)));
+    ReportTable table("lrrl");
+    table.add({"part", "bytes", "of reserved", ""});
+    for (int i = 0; i < kInactives; ++i) {
+      const auto cause = static_cast<Inactive>(i);
+      if (!is_much(held.inactive[i], held.reserved)) continue;
+      table.add({name_in_words(cause), in_words(held.inactive[i]),
+                 percent(number(held.inactive[i]), number(held.reserved)), explained(cause)});
+    }
+    add(table);
+  }
+
+  static const char* explained(Cause cause) {
+    switch (cause) {
+      case Cause::rounding:
+        return "blocks are multiples of 512 bytes";
+      case Cause::page_tails:
+        return "free at the ends of pages in use";
+      case Cause::placement:
+        return "free between two blocks of a page";
+      case Cause::stream_partition:
+        return "pages held by a stream with no block on them";
+      case Cause::pool_partition:
+        return "idle pages that graph pools keep";
+      case Cause::idle_pages:
+        return "idle pages, free for every stream";
+    }
+    return "";
+  }
+
+  void fragmentation(const char* when, const Moment& moment) {
+    if (moment.reserved == 0_B) return;
+    const Bytes unused = moment.reserved - std::min(moment.reserved, moment.requested);
+    const bool recorded_elsewhere = report_.pytorch_peak_reserved.has_value();
+    const std::string sum =
+        fmt::format("{} {}: {} of {}",
+                    recorded_elsewhere ? "Weir would have reserved, and the program not requested,"
+                                       : "Reserved but not requested",
+                    when, in_words(unused), in_words(moment.reserved));
+    if (!is_much(unused, moment.reserved)) {
+      text_ += "\n";
+      return say(sum + " (" + percent(number(unused), number(moment.reserved)) +
+                 "). There is nothing to gain.");
+    }
+    text_ += "\n" + title(sum);
+    ReportTable table("lrrl");
+    table.add({"part", "bytes", "of reserved", ""});
+    for (int i = 0; i < kCauses; ++i) {
+      const auto cause = static_cast<Cause>(i);
+      if (!is_much(moment.causes[i], moment.reserved)) continue;
+      std::string name(name_of(cause));
+      std::replace(name.begin(), name.end(), '_', ' ');
+      table.add({name, in_words(moment.causes[i]),
+                 percent(number(moment.causes[i]), number(moment.reserved)), explained(cause)});
+    }
+    if (moment.unplaced > 0_B) {
+      table.add({"less: unplaced", in_words(moment.unplaced),
+                 percent(number(moment.unplaced), number(moment.reserved)),
+                 "live blocks on pages the recording lacks"});
+    }
+    add(table);
+    const Moment::Plain& plain = moment.plain;
+    if (plain.segments == 0) return;
+    text_ += "\n";
+    say(fmt::format(
+        "Of it plain memory: {} in {}: {} live, {} free within segments in use, {} "
+        "idle. Only requests for plain memory use what is free there.",
+        in_words(plain.reserved), counted(plain.segments, "segment"), in_words(plain.live),
+        in_words(plain.leased - std::min(plain.leased, plain.live)),
+        in_words(plain.reserved - plain.leased)));
+  }
+
+  // A peak of reserved that came after that of live is mostly what had been in use then.
+  void earlier_use() {
+    const Bytes before = report_.peak_live.live, now = report_.peak_reserved.live;
+    if (report_.peak_live.events >= report_.peak_reserved.events ||
+        before.count / 100 * 99 <= now.count) {
+      return;
+    }
+    say(fmt::format("{} more was live at {}, at the peak of live.", in_words(before - now),
+                    time(report_.peak_live.time)));
+  }
+
+  void waits() {
+    const Totals& totals = report_.totals;
+    if (totals.stream_waits + totals.fences + totals.host_waits.count +
+            totals.context_events_lost.size() ==
+        0) {
+      return;
+    }
+    std::string text =
+        fmt::format("Waits: {} of a stream for another, {} taken; the host waited {}",
+                    with_commas(totals.stream_waits), counted(totals.fences, "fence"),
+                    counted(totals.host_waits.count, "time"));
+    if (totals.host_waits.count > 0) text += ", " + in_words(totals.host_waits.time) + " in all";
+    text_ += "\n" + title(text);
+    if (totals.context_waits > 0) {
+      say(
+          fmt::format("{} of them for the work of all streams: uses of other streams need not be "
+                      "told. What depends on time: {} left their heap when their work was seen to "
+                      "be over.",
+                      with_commas(totals.context_waits), counted(totals.pages_released, "page")));
+    }
+    for (const ContextEventsLost why : totals.context_events_lost) {
+      text_ += fmt::format(
+          "Events of the whole context were given up, so streams and pools share memory only where "
+          "the host waits: {}. To keep them: {}.\n",
+          reason_of(why), remedy_of(why));
+    }
+    if (report_.waits.empty()) return;
+    ReportTable table("llrr");
+    table.add({"stream", "waits for", "waits", "its fences"});
+    for (const WaitPair& pair : report_.waits) {
+      table.add(
+          {pair.waiter_name, pair.awaited_name, with_commas(pair.waits), with_commas(pair.fences)});
+    }
+    add(table);
+    if (report_.costly.empty()) return;
+    ReportTable blocks("rlrl");
+    blocks.add({"blocks of", "stream", "waits", "allocated in"});
+    for (const CostlyBlocks& costly : report_.costly) {
+      blocks.add(
+          {in_words(costly.requested), costly.stream, with_commas(costly.waits), costly.place});
+    }
+    text_ += "\n" + title("Blocks whose memory another had to wait for");
+    add(blocks);
+  }
+
+  void growth() {
+    if (report_.growth.empty()) return;
+    ReportTable table("rrrlrrrl");
+    table.add({"blocks", "of", "in all", "stream", "grew in", "first", "last", "allocated in"});
+    for (const Growth& growth : report_.growth) {
+      table.add({with_commas(growth.blocks), in_words(growth.requested), in_words(growth.bytes),
+                 growth.stream_name, fmt::format("{} of {}", growth.grew, growth.parts),
+                 time(growth.first), time(growth.last), growth.place});
+    }
+    text_ += "\n" + title("Still live at the end, and more all the time");
+    add(table);
+  }
+
+  void churn() {
+    if (report_.churn.empty()) return;
+    ReportTable table("rlrrr");
+    table.add({"blocks of", "stream", "came and went", "most at once", "lived (mean)"});
+    for (const Churn& churn : report_.churn) {
+      table.add({in_words(churn.requested), churn.stream_name, with_commas(churn.blocks),
+                 with_commas(churn.at_once), time(churn.mean_life)});
+    }
+    text_ += "\n" + title("Allocated and freed again and again");
+    add(table);
+  }
+
+  void driver() {
+    const Totals& totals = report_.totals;
+    if (report_.pytorch_peak_reserved) return;  // of a replay it tells a user of PyTorch nothing
+    text_ += "\n";
+    say(
+        fmt::format("Driver: {} created ({}), {} released ({}); {} made, {} removed, at most {} at "
+                    "once",
+                    counted(totals.pages_created, "page"), in_words(totals.created),
+                    with_commas(totals.pages_released), in_words(totals.released),
+                    counted(totals.maps, "mapping"), with_commas(totals.unmaps),
+                    with_commas(totals.mappings_peak)));
+  }
+
+  void advice() {
+    if (report_.advice.empty()) return;
+    text_ += "\n" + title("Advice") + "\n";
+    for (const Advice& advice : report_.advice) {
+      text_ += "  - " + wrapped(printable(advice.evidence + " " + advice.remedy), 4) + "\n";
     }
   }
-  return wrapped(text + fmt::format("; at most {} was live.", in_words(report.peak_live.live)), 2) +
-         "\n";
-}
 
-std::string heading(const Report& report) {
-  std::string text = printable(report.source);
-  if (!report.program.empty()) text += ": " + printable(report.program);
-  if (!report.device.empty()) text += " on " + printable(report.device);
-  if (report.device_bytes > 0_B) text += fmt::format(" ({})", in_words(report.device_bytes));
-  text = wrapped(text, 0) + "\n";
-  text += fmt::format("{} over {}: {}, {}", counted(report.events, "event"),
-                      in_words(report.length), counted(report.totals.allocations, "allocation"),
-                      counted(report.streams, "stream"));
-  if (report.pools > 0) text += ", " + counted(report.pools, "graph pool");
-  text += '\n';
-  if (report.dropped > 0) {
-    text += fmt::format("{} came too fast to be recorded: the figures are of the rest.\n",
-                        counted(report.dropped, "event"));
-  }
-  if (!report.damage.empty()) text += wrapped("Damaged: " + printable(report.damage), 2) + "\n";
-  return text;
-}
-
-void add_moment(ReportTable& table, const char* name, const Moment& moment) {
-  const double ratio = moment.live == 0_B ? 0 : number(moment.reserved) / number(moment.live);
-  table.add({name, in_words(moment.time), with_commas(moment.blocks), in_words(moment.requested),
-             in_words(moment.live), in_words(moment.reserved),
-             ratio == 0 ? "-" : fmt::format("{:.{}f}", ratio, ratio < 10 ? 4 : 1)});
-}
-
-std::string moments(const Report& report) {
-  ReportTable table("lrrrrrr");
-  table.add({"", "at", "blocks", "requested", "live", "reserved", "ratio"});
-  add_moment(table, "peak of live", report.peak_live);
-  add_moment(table, "peak of reserved", report.peak_reserved);
-  if (report.at) add_moment(table, "the moment asked for", *report.at);
-  add_moment(table, "end", report.end);
-  return "\n" + table.text();
-}
-
-std::string shares(const char* title, const std::vector<Share>& shares, Bytes all) {
-  ReportTable table("lrrr");
-  table.add({title, "blocks", "bytes", "share"});
-  for (const Share& share : shares) {
-    table.add({share.name, with_commas(share.blocks), in_words(share.bytes),
-               percent(number(share.bytes), number(all))});
-  }
-  return "\n" + table.text();
-}
-
-std::string live_at(const char* when, const Moment& moment, const Report& report) {
-  if (moment.blocks == 0) return {};
-  std::string text = fmt::format("\nLive {}: {} in {}\n", when, in_words(moment.live),
-                                 counted(moment.blocks, "block"));
-  if (report.streams > 1) text += shares("stream", moment.by_stream, moment.live);
-  if (report.pools > 0) text += shares("graph pool", moment.by_pool, moment.live);
-  text += shares("size", moment.by_size, moment.live);
-  if (report.stacks.size() > 1) text += shares("allocated in", moment.by_stack, moment.live);
-  return text;
-}
-
-const char* explained(Cause cause) {
-  switch (cause) {
-    case Cause::rounding:
-      return "blocks are multiples of 512 bytes";
-    case Cause::page_tails:
-      return "free at the ends of pages in use";
-    case Cause::placement:
-      return "free between two blocks of a page";
-    case Cause::stream_partition:
-      return "pages held by a stream with no block on them";
-    case Cause::pool_partition:
-      return "idle pages that graph pools keep";
-    case Cause::idle_pages:
-      return "idle pages, free for every stream";
-  }
-  return "";
-}
-
-const char* title_of(Cause cause) {
-  switch (cause) {
-    case Cause::rounding:
-      return "rounding";
-    case Cause::page_tails:
-      return "page tails";
-    case Cause::placement:
-      return "placement";
-    case Cause::stream_partition:
-      return "stream partition";
-    case Cause::pool_partition:
-      return "pool partition";
-    case Cause::idle_pages:
-      return "idle pages";
-  }
-  return "";
-}
-
-std::string fragmentation(const char* when, const Moment& moment) {
-  if (moment.reserved == 0_B) return {};
-  const Bytes unused = moment.reserved - std::min(moment.reserved, moment.requested);
-  std::string text = fmt::format("\nReserved but not requested {}: {} of {}\n\n", when,
-                                 in_words(unused), in_words(moment.reserved));
-  ReportTable table("lrrl");
-  table.add({"part", "bytes", "of reserved", ""});
-  for (int i = 0; i < kCauses; ++i) {
-    const auto cause = static_cast<Cause>(i);
-    table.add({title_of(cause), in_words(moment.causes[i]),
-               percent(number(moment.causes[i]), number(moment.reserved)), explained(cause)});
-  }
-  if (moment.unplaced > 0_B) {
-    table.add({"less: unplaced", in_words(moment.unplaced),
-               percent(number(moment.unplaced), number(moment.reserved)),
-               "live blocks on pages the recording lacks"});
-  }
-  text += table.text();
-  const Moment::Plain& plain = moment.plain;
-  if (plain.segments == 0) return text;
-  return text + "\n" +
-         wrapped(fmt::format("Of it plain memory: {} in {}: {} live, {} free within segments in "
-                             "use, {} idle. Only requests for plain memory use what is free there.",
-                             in_words(plain.reserved), counted(plain.segments, "segment"),
-                             in_words(plain.live),
-                             in_words(plain.leased - std::min(plain.leased, plain.live)),
-                             in_words(plain.reserved - plain.leased)),
-                 0) +
-         "\n";
-}
-
-// A peak of reserved that came after that of live is mostly what had been in use then.
-std::string earlier_use(const Report& report) {
-  const Bytes before = report.peak_live.live, now = report.peak_reserved.live;
-  if (report.peak_live.events >= report.peak_reserved.events ||
-      before.count / 100 * 99 <= now.count) {
-    return {};
-  }
-  return fmt::format("  {} more was live at {}, at the peak of live.\n", in_words(before - now),
-                     in_words(report.peak_live.time));
-}
-
-std::string holds(const Moment& moment, std::size_t top) {
-  if (moment.holds.size() < 2) return {};
-  ReportTable table("lrrrrrr");
-  table.add({"stream", "pages", "leased", "live", "page tails", "placement", "no block"});
-  for (std::size_t i = 0; i < std::min(top, moment.holds.size()); ++i) {
-    const StreamHold& hold = moment.holds[i];
-    const auto free = [&](Cause cause) { return in_words(hold.free[static_cast<int>(cause)]); };
-    table.add({hold.name, with_commas(hold.pages), in_words(hold.leased), in_words(hold.live),
-               free(Cause::page_tails), free(Cause::placement), free(Cause::stream_partition)});
-  }
-  return "\n" + table.text();
-}
-
-std::string waits(const Report& report) {
-  const Totals& totals = report.totals;
-  std::string text =
-      fmt::format("\nWaits: {} of a stream for another, {} taken; the host waited {}",
-                  with_commas(totals.stream_waits), counted(totals.fences, "fence"),
-                  counted(totals.host_waits.count, "time"));
-  if (totals.host_waits.count > 0) text += ", " + in_words(totals.host_waits.time) + " in all";
-  text += '\n';
-  if (totals.context_waits > 0) {
-    text += fmt::format(
-        "{} of them for the work of all streams: uses of other streams need not be told. What "
-        "depends on time: {} left their heap when their work was seen to be over.\n",
-        with_commas(totals.context_waits), counted(totals.pages_released, "page"));
-  }
-  for (const ContextEventsLost why : totals.context_events_lost) {
-    text += fmt::format(
-        "Events of the whole context were given up, so streams and pools share memory only where "
-        "the "
-        "host waits: {}. To keep them: {}.\n",
-        reason_of(why), remedy_of(why));
-  }
-  if (report.waits.empty()) return text;
-  ReportTable table("llrr");
-  table.add({"stream", "waits for", "waits", "its fences"});
-  for (const WaitPair& pair : report.waits) {
-    table.add(
-        {pair.waiter_name, pair.awaited_name, with_commas(pair.waits), with_commas(pair.fences)});
-  }
-  text += "\n" + table.text();
-  if (report.costly.empty()) return text;
-  ReportTable blocks("rlrl");
-  blocks.add({"blocks of", "stream", "waits", "allocated in"});
-  for (const CostlyBlocks& costly : report.costly) {
-    blocks.add(
-        {in_words(costly.requested), costly.stream, with_commas(costly.waits), costly.place});
-  }
-  return text + "\nBlocks whose memory another had to wait for\n\n" + blocks.text();
-}
-
-std::string growth(const Report& report) {
-  if (report.growth.empty()) return {};
-  ReportTable table("rrrlrrrl");
-  table.add({"blocks", "of", "in all", "stream", "grew in", "first", "last", "allocated in"});
-  for (const Growth& growth : report.growth) {
-    table.add({with_commas(growth.blocks), in_words(growth.requested), in_words(growth.bytes),
-               growth.stream_name, fmt::format("{} of {}", growth.grew, growth.parts),
-               in_words(growth.first), in_words(growth.last), growth.place});
-  }
-  return "\nStill live at the end, and more all the time\n\n" + table.text();
-}
-
-std::string churn(const Report& report) {
-  if (report.churn.empty()) return {};
-  ReportTable table("rlrrr");
-  table.add({"blocks of", "stream", "came and went", "most at once", "lived (mean)"});
-  for (const Churn& churn : report.churn) {
-    table.add({in_words(churn.requested), churn.stream_name, with_commas(churn.blocks),
-               with_commas(churn.at_once), in_words(churn.mean_life)});
-  }
-  return "\nAllocated and freed again and again\n\n" + table.text();
-}
-
-std::string driver(const Report& report) {
-  const Totals& totals = report.totals;
-  std::string text =
-      "\n" +
-      wrapped(fmt::format("Driver: {} created ({}), {} released ({}); {} made, "
-                          "{} removed, at most {} at once",
-                          counted(totals.pages_created, "page"), in_words(totals.created),
-                          with_commas(totals.pages_released), in_words(totals.released),
-                          counted(totals.maps, "mapping"), with_commas(totals.unmaps),
-                          with_commas(totals.mappings_peak)),
-              2) +
-      "\n";
-  if (totals.out_of_memory > 0) {
-    text += fmt::format("Out of memory: {}\n", counted(totals.out_of_memory, "time"));
-  }
-  return text;
-}
-
-std::string advice(const Report& report) {
-  if (report.advice.empty()) return {};
-  std::string text = "\nAdvice\n\n";
-  for (const Advice& advice : report.advice) {
-    text += "  - " + wrapped(printable(advice.evidence + " " + advice.remedy), 4) + "\n";
-  }
-  return text;
-}
+  const Report& report_;
+  const ReportStyle style_;
+  std::string text_;
+};
 
 }  // namespace
 
-std::string report_text(const Report& report, const ReportOptions& options) {
-  std::string text = beside_pytorch(report) + heading(report) + moments(report);
-  if (report.at) {
-    text += live_at("at the moment asked for", *report.at, report);
-    text += fragmentation("at the moment asked for", *report.at);
-    text += holds(*report.at, options.top);
-  }
-  text += live_at("at its peak", report.peak_live, report);
-  text += fragmentation("at the peak of reserved", report.peak_reserved) + earlier_use(report);
-  text += holds(report.peak_reserved, options.top);
-  return text + growth(report) + churn(report) + waits(report) + driver(report) + advice(report);
+std::string report_text(const Report& report, ReportStyle style) {
+  return Writer(report, style).run();
 }
 
 }  // namespace weir

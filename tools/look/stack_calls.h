@@ -23,7 +23,7 @@ bool is_noise(const RecordedFrame& frame);
 bool is_python(const RecordedFrame& frame);
 
 // `file` with its last two folders, whichever system it is of: whose home it lies in is nobody's
-// business. "/disk/a/project/src/net.py" -> "project/src/net.py".
+// business. "/x/y/project/src/net.py" -> "project/src/net.py".
 std::string short_path(const std::string& file);
 std::string without_folders(const std::string& file);
 

@@ -112,4 +112,21 @@ std::string ReportTable::text() const {
   return text;
 }
 
+std::string ReportTable::markdown() const {
+  std::string text;
+  for (const auto& row : rows_) {
+    for (std::string cell : row) {
+      for (std::size_t at = 0; (at = cell.find('|', at)) != std::string::npos; at += 2) {
+        cell.insert(at, 1, '\\');
+      }
+      text += "| " + cell + " ";
+    }
+    text += "|\n";
+    if (&row != &rows_.front()) continue;
+    for (const char side : alignment_) text += side == 'l' ? "|---" : "|--:";
+    text += "|\n";
+  }
+  return text;
+}
+
 }  // namespace weir

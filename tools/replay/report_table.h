@@ -23,6 +23,8 @@ class ReportTable {
   bool empty() const { return rows_.size() <= 1; }
   // Each line indented by two, without spaces at its end.
   std::string text() const;
+  // A table of Markdown, with a row below its heading.
+  std::string markdown() const;
 
  private:
   std::vector<std::size_t> widths() const;

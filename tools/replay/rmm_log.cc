@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "replay/failed_mark.h"
 #include "replay/gzip_file.h"
 #include "replay/trace_reader.h"
 
@@ -72,13 +73,12 @@ class Converter {
     pass_to(*time);
     if (columns[2] == "allocate") return allocate(*pointer, *size, *stream), true;
     if (columns[2] == "free") return free(*pointer, *stream), true;
-    if (columns[2] == "allocate failure") return ++failed_, true;
+    if (columns[2] == "allocate failure") return fail_request(*size, *stream), true;
     return fail(fmt::format("'{}' is no action: allocate, free, allocate failure", columns[2]));
   }
   const std::string& why() const { return why_; }
 
   std::string finish() {
-    if (failed_ > 0) add("# {} requests failed\n", failed_);
     if (unknown_ > 0) add("# {} blocks were freed that the log does not allocate\n", unknown_);
     return std::move(text_);
   }
@@ -101,6 +101,9 @@ class Converter {
   void pass_to(std::int64_t time) {
     if (time + days_us_ + kDayUs / 2 < now_us_) days_us_ += kDayUs;
     now_us_ = std::max(now_us_, time + days_us_);
+  }
+  void fail_request(std::uint64_t bytes, std::uint64_t stream) {
+    add("m {}\n", failed_request_mark(bytes, stream));
   }
   void allocate(std::uint64_t pointer, std::uint64_t bytes, std::uint64_t stream) {
     end(pointer);  // does nothing, unless the line that frees it is missing
@@ -128,7 +131,7 @@ class Converter {
 
   std::string text_ = "# {\"recorder\": \"RMM\"}\n", why_;
   std::unordered_map<std::uint64_t, Block> live_;  // by pointer
-  std::uint64_t next_id_ = 0, failed_ = 0, unknown_ = 0;
+  std::uint64_t next_id_ = 0, unknown_ = 0;
   std::int64_t now_us_ = 0, days_us_ = 0;
 };
 

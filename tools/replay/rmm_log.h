@@ -14,9 +14,9 @@ namespace weir {
 inline constexpr std::string_view kRmmLogColumns = "Thread,Time,Action,Pointer,Size,Stream";
 
 // The text of a trace (docs/recording.md), of the log in a file that may be compressed with gzip. A
-// block that is freed on another stream than its own was used there. Requests that failed, and
-// frees of what was allocated before the log began, are left out: comments say how many. A line
-// that ends early is refused. Errors: invalid_input, "file:line: " and what is wrong.
+// block that is freed on another stream than its own was used there. A request that failed is
+// a marker. Frees of what was allocated before the log began are left out: a comment says how many.
+// A line that ends early is refused. Errors: invalid_input, "file:line: " and what is wrong.
 Result<std::string> trace_of_rmm_log(const std::string& path);
 
 // The trace itself.

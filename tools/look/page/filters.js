@@ -20,7 +20,7 @@ function matchesOf(recording, {stream, pool, least, most}) {
 function foundOf(recording, text) {
   const wanted = text.trim().toLowerCase();
   if (wanted === '') return null;
-  const {address, bytes, count} = recording;
+  const {bytes, count} = recording;
   if (/^#\d+$/.test(wanted)) {
     return Uint8Array.from(
         {length: count}, (_, block) => block === Number(wanted.slice(1)) ? 1 : 0);
@@ -29,7 +29,10 @@ function foundOf(recording, text) {
     const place = Number(wanted);
     return Uint8Array.from(
         {length: count},
-        (_, block) => place >= address[block] && place < address[block] + bytes[block] ? 1 : 0);
+        (_, block) => {
+          const first = recording.addressOf(block);
+          return place >= first && place < first + bytes[block] ? 1 : 0;
+        });
   }
   const frames = recording.frames.map(
       (_, frame) =>

@@ -28,8 +28,7 @@ class Page {
     this.charts.forEach((chart) => this.#watch(chart));
     this.#select();
     this.charts.forEach((chart) => {
-      const peak = chart.selection.peak();
-      chart.setMoment(peak);
+      chart.setMoment(chart.recording.origin.failure?.step ?? chart.selection.peak());
     });
     listenToKeys(this.#actions());
   }
@@ -189,6 +188,7 @@ async function start() {
   }
   if (recordings.length > 1 && recordings[0].source === recordings[1].source)
     recordings.forEach((r, i) => r.source += ` (${i + 1})`);  // of different folders
+  if (recordings.some((r) => !r.origin.has_times)) countEvents();
   const names = recordings.map((r) => r.source || 'a recording');
   document.title = `Memory of ${names.join(' and ')}`;
   readTheme();

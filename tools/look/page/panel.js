@@ -19,6 +19,10 @@ class MomentPanel {
     this.back = make('button', {type: 'button', class: 'back', hidden: ''}, title, 'Back to the peak (z)');
     this.back.addEventListener('click', () => chart.fitPeak());
     this.lead = make('p', {class: 'answer'}, card);
+    const verdict = make('p', {class: 'verdict'}, card);
+    const {verdict: [first, , ...rest], failure} = chart.recording.origin;
+    if (failure !== undefined) make('strong', {}, verdict, `${first} `);
+    verdict.append(rest.join(' '));
     const columns = make('div', {class: 'columns'}, card);
     this.largest = make('div', {class: 'largest'}, columns);
     this.shares = make('div', {class: 'shares'}, columns);
@@ -33,7 +37,10 @@ class MomentPanel {
     const {live, blocks} = this.figures;
     const atPeak = moment.step === all.peak();
     this.back.hidden = atPeak || r.isMoment;
-    const when = r.isMoment ? 'In this snapshot' : atPeak ? 'At the peak' : `At ${r.roughTime(moment.time)}`;
+    const when = r.isMoment                         ? 'In this snapshot' :
+        moment.step === r.origin.failure?.step ? 'When the request failed' :
+        atPeak                                 ? 'At the peak' :
+                                                 `At ${r.roughTime(moment.time)}`;
     this.title.textContent = `${when}: ${formatBytes(live)} in ${plural(blocks.length, 'block')}`;
     this.#tellWhy();
     this.draw();

@@ -97,6 +97,8 @@ class Recording {
       wholeStacks: header.stacks,
       callsOfStack: header.calls_of_stack,
       marks: header.marks.map(([time, text]) => ({time, text})),
+      // What the file says beside its events: {has_times, devices, failure, verdict}.
+      origin: header.origin,
     });
     const counts = header.counts;
     const read = (name, count, how) => readColumn(columns.get(name), count, how);
@@ -127,6 +129,8 @@ class Recording {
     this.otherPeakReserved = header.other_peak_reserved;
     this.otherTime = read('other_time', counts.other, kDifferences);
     this.otherBytes = read('other_bytes', counts.other, kDifferences);
+    const recorded = read('recorded_address', counts.addresses, kDifferences);
+    if (recorded.length === this.count) this.recordedAddress = recorded;
     this.heapOfId = new Map(this.heaps.map(([id], index) => [id, index]));
   }
 
@@ -270,8 +274,14 @@ class Recording {
     return frames.map((frame) => this.frameText(frame));
   }
 
+  // The address that the program had it at: Weir's replay has others.
+  addressOf(block) {
+    return (this.recordedAddress ?? this.address)[block];
+  }
+
   // A time with as many digits as tell a thousandth of the recording apart.
   roughTime(ns) {
+    if (!this.origin.has_times) return formatTime(ns);
     return formatTime(ns, 10 ** Math.max(0, Math.floor(Math.log10(Math.max(1, this.duration / 1000)))), ns);
   }
 

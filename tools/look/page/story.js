@@ -27,7 +27,7 @@ class Story {
     const list = make('dl', {}, this.element);
     this.list = list;
     this.#fact('Size', this.#size(r, block));
-    this.#fact('Address', formatAddress(r.address[block]));
+    this.#fact('Address', formatAddress(r.addressOf(block)));
     this.#fact(
         'Allocated',
         r.wasLiveAtBegin(block) ? 'before the recording began' : formatTime(r.begin[block]));

@@ -50,8 +50,15 @@ function countBelow(values, limit) {
 
 const kTimeUnits = [['s', 1e9], ['ms', 1e6], ['µs', 1e3], ['ns', 1]];
 
+// Of files without times, "times" are numbers of events: then the page has no other unit.
+let countsEvents = false;
+function countEvents() {
+  countsEvents = true;
+}
+
 // A length of time in ns, with three digits or more.
 function formatDuration(ns) {
+  if (countsEvents) return plural(ns, 'event');
   const [unit, size] = kTimeUnits.find(([, each]) => Math.abs(ns) >= each) || kTimeUnits[3];
   const value = ns / size;
   const digits = Number.isInteger(value) || Math.abs(value) >= 100 ? 0 :
@@ -63,6 +70,7 @@ function formatDuration(ns) {
 // A point in time, in ns since the beginning, such that neighbours `step` ns apart differ; in the
 // unit that suits `like`.
 function formatTime(ns, step = 1e3, like = ns) {
+  if (countsEvents) return `event ${formatCount(ns)}`;
   const [unit, size] =
       kTimeUnits.find(([, each]) => Math.max(Math.abs(like), step) >= each) || kTimeUnits[3];
   const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));

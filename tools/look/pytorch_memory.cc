@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source of the schema: torch.cuda.memory._snapshot(), PyTorch 2.0 to 2.11.
+#include "look/pytorch_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace weir {
+namespace {
+
+using Kind = PickleValue::Kind;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // so that no sum overflows
+constexpr Bytes kSmallSegment = 2_MiB;
+
+std::uint64_t number(PickleValue of, std::string_view key) {
+  return static_cast<std::uint64_t>(of.at(key).integer());
+}
+
+Bytes bytes_of(PickleValue of, std::string_view key) {
+  return Bytes{
+      static_cast<std::uint64_t>(std::clamp<std::int64_t>(of.at(key).integer(), 0, kMostBytes))};
+}
+
+// 1: held from then on; -1: no longer; 0: neither.
+int segment_change(std::string_view action) {
+  if (action == "segment_alloc" || action == "segment_map") return 1;
+  if (action == "segment_free" || action == "segment_unmap") return -1;
+  return 0;
+}
+int block_change(std::string_view action) {
+  if (action == "alloc") return 1;
+  if (action == "free_completed" || action == "free") return -1;
+  return 0;
+}
+
+// PyTorch 2.0 has the frames and the size that was asked for in a list of what the block was.
+PickleValue recorded(PickleValue block, std::string_view key, std::string_view old_key) {
+  const std::vector<PickleValue>& history = block.at("history").list();
+  return history.empty() ? block.at(key) : history.front().at(old_key);
+}
+
+// Ranges of addresses that are held, by address.
+class Ranges {
+ public:
+  using Map = std::map<std::uint64_t, HeldSegment>;
+
+  void add(HeldSegment segment) {
+    if (segment.bytes == 0_B) return;
+    ranges_.insert_or_assign(segment.address, std::move(segment));
+  }
+
+  // Parts of an expandable segment lie side by side, and a block may lie on several.
+  void add_beside(HeldSegment part) {
+    const auto same = [&](const HeldSegment& other) {
+      return other.stream == part.stream && other.small == part.small;
+    };
+    auto next = ranges_.find(part.address + part.bytes.count);
+    if (next != ranges_.end() && same(next->second)) {
+      part.bytes += next->second.bytes;
+      next = ranges_.erase(next);
+    }
+    auto before = ranges_.lower_bound(part.address);
+    if (before == ranges_.begin()) return add(std::move(part));
+    HeldSegment& last = std::prev(before)->second;
+    if (last.address + last.bytes.count != part.address || !same(last)) return add(std::move(part));
+    last.bytes += part.bytes;
+  }
+
+  // Parts of an expandable segment are unmapped one by one, so a range may be cut.
+  void remove(std::uint64_t from, Bytes bytes) {
+    const std::uint64_t to = from + bytes.count;
+    auto at = ranges_.upper_bound(from);
+    if (at != ranges_.begin()) --at;
+    while (at != ranges_.end() && at->first < to) {
+      HeldSegment whole = at->second;
+      const std::uint64_t end = whole.address + whole.bytes.count;
+      if (end <= from) {
+        ++at;
+        continue;
+      }
+      at = ranges_.erase(at);
+      HeldSegment before = whole, after = whole;
+      before.bytes = Bytes{std::max(from, whole.address) - whole.address};
+      after.address = std::min(to, end);
+      after.bytes = Bytes{end - after.address};
+      add(before);
+      add(after);
+    }
+  }
+
+  Map& map() { return ranges_; }
+
+ private:
+  Map ranges_;
+};
+
+Inactive cause_of(const HeldSegment& segment, std::uint64_t main_stream) {
+  if (segment.graph_pool) return Inactive::graph_pool;
+  if (segment.small) return Inactive::small_pool;
+  if (segment.stream != main_stream) return Inactive::other_stream;
+  return segment.blocks.empty() ? Inactive::cached : Inactive::remainder;
+}
+
+std::uint64_t stream_with_most(const Ranges::Map& ranges) {
+  std::unordered_map<std::uint64_t, std::uint64_t> bytes;
+  std::uint64_t most = 0, stream = 0;
+  for (const auto& [address, range] : ranges) {
+    std::uint64_t& sum = bytes[range.stream] += range.bytes.count;
+    if (sum > most) most = sum, stream = range.stream;
+  }
+  return stream;
+}
+
+}  // namespace
+
+std::string_view name_of(Inactive cause) {
+  switch (cause) {
+    case Inactive::graph_pool:
+      return "graph_pool";
+    case Inactive::small_pool:
+      return "small_pool";
+    case Inactive::other_stream:
+      return "other_stream";
+    case Inactive::remainder:
+      return "remainder";
+    case Inactive::cached:
+      return "cached";
+  }
+  return "unknown";
+}
+
+PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
+  const std::vector<PickleValue>& devices = snapshot.at("device_traces").list();
+  if (static_cast<std::size_t>(device) < devices.size()) {
+    history_ = devices[static_cast<std::size_t>(device)];
+  }
+  read_segments(snapshot, device);
+  std::int64_t reserved = 0, live = 0;
+  for (const HeldSegment& segment : segments_) {
+    reserved = std::min(reserved + static_cast<std::int64_t>(segment.bytes.count), kMostBytes);
+  }
+  for (const FinalBlock& block : blocks_) {
+    if (block.live) live += static_cast<std::int64_t>(block.bytes.count);
+  }
+  std::int64_t peak = reserved, most_live = live;
+  fullest_ = history().size();
+  for (std::size_t i = history().size(); i-- > 0;) {
+    const PickleValue& entry = history()[i];
+    const std::string_view action = entry.at("action").string();
+    if (action == "oom" && ++failures_ == 1) failure_ = i;
+    const auto size = static_cast<std::int64_t>(bytes_of(entry, "size").count);
+    if (const int change = segment_change(action); change != 0) {
+      changes_.push_back({i, Bytes{static_cast<std::uint64_t>(reserved)}});
+      reserved = std::clamp<std::int64_t>(reserved - change * size, 0, kMostBytes);
+    }
+    live = std::clamp<std::int64_t>(live - block_change(action) * size, -kMostBytes, kMostBytes);
+    if (reserved > peak || (reserved == peak && live > most_live)) {
+      peak = reserved, most_live = live, fullest_ = i;
+    }
+  }
+  std::reverse(changes_.begin(), changes_.end());
+  first_ = Bytes{static_cast<std::uint64_t>(reserved)};
+  peak_ = Bytes{static_cast<std::uint64_t>(peak)};
+}
+
+void PytorchMemory::read_segments(PickleValue snapshot, int device) {
+  std::unordered_set<std::uint64_t> seen;  // a file can refer to one segment any number of times
+  for (const PickleValue& segment : snapshot.at("segments").list()) {
+    if (segment.at("device").integer() != device) continue;
+    if (!seen.insert(segment.at("blocks").identity()).second) continue;
+    HeldSegment held{.address = number(segment, "address"),
+                     .bytes = bytes_of(segment, "total_size"),
+                     .stream = number(segment, "stream"),
+                     .small = segment.at("segment_type").string() == "small"};
+    for (const PickleValue& part : segment.at("segment_pool_id").list()) {
+      held.graph_pool = held.graph_pool || part.integer() != 0;
+    }
+    std::uint64_t address = held.address;
+    for (const PickleValue& block : segment.at("blocks").list()) {
+      const std::string_view state = block.at("state").string();
+      FinalBlock kept{
+          .address = block.at("address").is(Kind::integer) ? number(block, "address") : address,
+          .bytes = bytes_of(block, "size"),
+          .stream = held.stream,
+          .live = state == "active_allocated" || state == "active_pending_free",
+          .pending = state == "active_pending_free",
+          .frames = recorded(block, "frames", "frames")};
+      const std::int64_t requested = recorded(block, "requested_size", "real_size").integer();
+      kept.requested = requested <= 0 ? kept.bytes : Bytes{static_cast<std::uint64_t>(requested)};
+      address += kept.bytes.count;
+      if (kept.live) blocks_.push_back(kept);
+    }
+    segments_.push_back(std::move(held));
+  }
+}
+
+std::size_t PytorchMemory::worst() const { return failure_.value_or(fullest_); }
+
+Held PytorchMemory::at(std::size_t entries) const {
+  Ranges ranges;
+  for (const HeldSegment& segment : segments_) ranges.add(segment);
+  std::map<std::uint64_t, Bytes> live;
+  for (const FinalBlock& block : blocks_) live.insert_or_assign(block.address, block.bytes);
+  for (std::size_t i = history().size(); i-- > entries;) {
+    const PickleValue& entry = history()[i];
+    const std::string_view action = entry.at("action").string();
+    const std::uint64_t address = number(entry, "addr");
+    const Bytes bytes = bytes_of(entry, "size");
+    if (block_change(action) > 0) live.erase(address);
+    if (block_change(action) < 0) live.insert_or_assign(address, round_up(bytes, kGrain));
+    if (segment_change(action) > 0) ranges.remove(address, bytes);
+    if (segment_change(action) < 0) {
+      const HeldSegment part{.address = address,
+                             .bytes = bytes,
+                             .stream = number(entry, "stream"),
+                             .small = bytes <= kSmallSegment};
+      action == "segment_unmap" ? ranges.add_beside(part) : ranges.add(part);
+    }
+  }
+  Held held;
+  for (auto& [address, range] : ranges.map()) {
+    held.reserved += range.bytes;
+    const std::uint64_t end = address + range.bytes.count;
+    for (auto block = live.lower_bound(address); block != live.end() && block->first < end;
+         ++block) {
+      const Bytes bytes = std::min(block->second, Bytes{end - block->first});
+      range.blocks.push_back({block->first - address, bytes});
+      range.live += bytes;
+    }
+    held.live += range.live;
+  }
+  const std::uint64_t main_stream = stream_with_most(ranges.map());
+  for (auto& [address, range] : ranges.map()) {
+    std::uint64_t reached = 0;
+    const auto gap = [&](std::uint64_t to) {
+      if (to <= reached) return;
+      held.inactive[static_cast<int>(cause_of(range, main_stream))] += Bytes{to - reached};
+      held.largest_inactive = std::max(held.largest_inactive, Bytes{to - reached});
+    };
+    for (const HeldSegment::Part& block : range.blocks) {
+      gap(block.offset);
+      reached = std::max(reached, block.offset + block.bytes.count);
+    }
+    gap(range.bytes.count);
+    held.segments.push_back(std::move(range));
+  }
+  return held;
+}
+
+}  // namespace weir

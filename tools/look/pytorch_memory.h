@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What PyTorch's allocator held on a device, at any moment of a snapshot's history.
+//
+// A snapshot has the segments and blocks of its end, and the events before that. Going backwards
+// from the end gives every earlier moment, however much of the beginning is missing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "look/origin.h"
+#include "look/pickle_reader.h"
+#include "weir/recording.h"
+
+namespace weir {
+
+// A block of the final segments.
+struct FinalBlock {
+  std::uint64_t address = 0;
+  Bytes bytes, requested;
+  std::uint64_t stream = 0;
+  bool live = false, pending = false;  // pending: freed, and waits for another stream
+  PickleValue frames;
+};
+
+class PytorchMemory {
+ public:
+  // The snapshot must outlive it.
+  PytorchMemory(PickleValue snapshot, int device);
+
+  const std::vector<FinalBlock>& blocks() const { return blocks_; }  // at the end
+  // What was reserved at first, and after each entry of the history that changes it: its index.
+  struct Change {
+    std::size_t entry;
+    Bytes reserved;
+  };
+  Bytes reserved_at_first() const { return first_; }
+  const std::vector<Change>& changes() const { return changes_; }
+  Bytes peak_reserved() const { return peak_; }
+  // The last request that failed: an index into the history.
+  std::optional<std::size_t> failure() const { return failure_; }
+  std::uint64_t failures() const { return failures_; }
+
+  // Once the first `entries` of the history had happened.
+  Held at(std::size_t entries) const;
+  // When the last request failed; else when most was reserved, and of those moments most was live.
+  std::size_t worst() const;
+
+ private:
+  const std::vector<PickleValue>& history() const { return history_.list(); }
+  void read_segments(PickleValue snapshot, int device);
+
+  PickleValue history_;
+  std::vector<FinalBlock> blocks_;
+  std::vector<HeldSegment> segments_;  // at the end
+  std::vector<Change> changes_;
+  Bytes first_, peak_;
+  std::size_t fullest_ = 0;
+  std::optional<std::size_t> failure_;
+  std::uint64_t failures_ = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "look/report_verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "look/pytorch_trace.h"
+#include "replay/report_table.h"
+#include "replay/units.h"
+
+namespace weir {
+namespace {
+
+double number(Bytes bytes) { return static_cast<double>(bytes.count); }
+Bytes less(Bytes from, Bytes what) { return from - std::min(from, what); }
+
+// "1.45 s"; of a file without times "event 1,234".
+std::string at_time(const Report& report, Nanoseconds time) {
+  if (report.origin.has_times) return "at " + in_words(time);
+  return "after event " + with_commas(static_cast<std::uint64_t>(time.count));
+}
+
+// "29.7 GiB (37.9 %) in 12 blocks"
+std::string part(const Share& share, const Moment& moment) {
+  return fmt::format("{} ({}) in {}", in_words(share.bytes),
+                     percent(number(share.bytes), number(moment.live)),
+                     counted(share.blocks, "block"));
+}
+
+// The code that allocated most; what was there before the recording may be more.
+std::string largest(const Moment& moment) {
+  std::string early;
+  for (const Share& share : moment.by_stack) {
+    if (share.id == 0 || share.rest) continue;
+    if (share.name == kEarlyBlocks) {
+      early = fmt::format("{} was there before the recording began. ", part(share, moment));
+      continue;
+    }
+    if (share.bytes.count * 50 < moment.live.count) break;
+    return early + fmt::format("{}: {} was allocated by {}.",
+                               early.empty() ? "Most of it" : "Of the rest most",
+                               part(share, moment), share.name);
+  }
+  if (!early.empty() || moment.by_size.empty()) return early;
+  const Share& share = moment.by_size.front();
+  return fmt::format("Most of it: {} of {}. No stack was recorded.", part(share, moment),
+                     share.name);
+}
+
+std::string failed(const Report& report) {
+  const FailedRequest& failure = *report.origin.failure;
+  std::string text = "Out of memory";
+  if (!report.origin.devices.empty()) text += fmt::format(" on device {}", report.origin.device);
+  text += fmt::format(": a request of {} failed {}", in_words(failure.wanted),
+                      at_time(report, failure.time));
+  if (!report.failed_in.empty()) text += ", by " + report.failed_in;
+  text += fmt::format(". {} was live", in_words(report.failed->live));
+  if (failure.free) text += fmt::format(", and {} free on the device", in_words(*failure.free));
+  text += '.';
+  if (failure.count > 1) text += fmt::format(" It was the last of {} that failed.", failure.count);
+  return text;
+}
+
+std::string held(const Report& report) {
+  const Held& held = *report.origin.held;
+  const Bytes unused = less(held.reserved, held.live);
+  std::string text = fmt::format("PyTorch held {}", in_words(held.reserved));
+  if (report.failed) text += " then";
+  if (unused.count * 100 < held.reserved.count) {
+    return text + fmt::format(", of which it used all but {}.", in_words(unused));
+  }
+  return text + fmt::format(": {} of it ({}) had no block, in pieces of at most {}.",
+                            in_words(unused), percent(number(unused), number(held.reserved)),
+                            in_words(held.largest_inactive));
+}
+
+std::string weir_would(const Report& report) {
+  const Bytes weir = report.peak_reserved.reserved;
+  if (report.failed && report.origin.held) {
+    const FailedRequest& failure = *report.origin.failure;
+    const Bytes needed = std::max(report.failed->reserved, report.failed->live + failure.wanted);
+    const std::string with =
+        fmt::format("Weir would have needed about {} with the request", in_words(needed));
+    if (!failure.free) return with + ".";
+    const Bytes there = report.origin.held->reserved + *failure.free;
+    if (needed <= there)
+      return with + fmt::format(": it fits into the {} there were.", in_words(there));
+    return with + fmt::format(": {} more than the {} there were.", in_words(needed - there),
+                              in_words(there));
+  }
+  if (!report.pytorch_peak_reserved) return {};
+  const double pytorch = number(*report.pytorch_peak_reserved);
+  std::string text = fmt::format("Weir would have held {} at most", in_words(weir));
+  // Of a program that needs less than a page it says nothing.
+  if (pytorch > 0 && number(weir) < 10 * pytorch) {
+    const double more = 100 * (number(weir) / pytorch - 1);
+    text += std::abs(more) < 1 ? ", about as much as PyTorch"
+                               : fmt::format("; PyTorch held {} ({:+.1f} % with Weir)",
+                                             in_words(*report.pytorch_peak_reserved), more);
+  }
+  return text + ".";
+}
+
+}  // namespace
+
+std::string devices_text(const Origin& origin) {
+  if (origin.devices.empty()) return {};
+  std::string others;
+  for (std::size_t i = 0; i < origin.devices.size(); ++i) {
+    const DeviceInFile& device = origin.devices[i];
+    if (static_cast<int>(i) == origin.device) continue;
+    if (device.events == 0 && device.peak_reserved == 0_B) continue;
+    others +=
+        fmt::format("{}{} (held {}{})", others.empty() ? "" : ", ", i,
+                    in_words(device.peak_reserved), device.ran_out ? ", ran out of memory" : "");
+  }
+  std::string text = fmt::format("device {} of {}", origin.device, origin.devices.size());
+  return others.empty() ? text : text + "; --device shows " + others;
+}
+
+std::vector<std::string> verdict_of(const Report& report) {
+  const Moment& moment = report.failed ? *report.failed : report.peak_live;
+  std::vector<std::string> verdict;
+  if (report.failed) {
+    verdict.push_back(failed(report));
+  } else {
+    const std::string when = report.length.count == 0
+                                 ? "In this snapshot"
+                                 : "At its peak, " + at_time(report, moment.time) + ",";
+    verdict.push_back(fmt::format("{} {} was live in {}.", when, in_words(moment.live),
+                                  counted(moment.blocks, "block")));
+  }
+  if (std::string text = largest(moment); !text.empty()) verdict.push_back(std::move(text));
+  if (report.origin.held) verdict.push_back(held(report));
+  if (std::string text = weir_would(report); !text.empty()) verdict.push_back(std::move(text));
+  return verdict;
+}
+
+}  // namespace weir
