@@ -108,6 +108,43 @@ TEST(PickleReader, EveryPrefixIsRefused) {
   }
 }
 
+// A history of one entry.
+void write_history(PickleWriter& writer, std::string_view action, std::int64_t bytes) {
+  writer.begin_list();
+  writer.begin_dict();
+  writer.key("action");
+  writer.string(action);
+  writer.key("size");
+  writer.integer(bytes);
+  writer.end_dict();
+  writer.end_list();
+}
+
+TEST(PytorchTrace, TheDeviceThatRanOutIsShown) {
+  std::string bytes;
+  PickleWriter writer(bytes);
+  writer.begin_dict();
+  writer.key("segments");
+  writer.begin_list();
+  writer.end_list();
+  writer.key("device_traces");
+  writer.begin_list();
+  write_history(writer, "segment_alloc", 1 << 21);
+  write_history(writer, "oom", 4096);
+  write_history(writer, "segment_alloc", 1 << 22);
+  writer.end_list();
+  writer.end_dict();
+  writer.finish();
+  const Result<Pickle> pickle = parse(bytes);
+  ASSERT_TRUE(pickle.ok());
+  const Result<PytorchTrace> trace = pytorch_trace(*pickle, "p", std::nullopt);
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  EXPECT_EQ(trace->device, 1);
+  ASSERT_TRUE(trace->failure.has_value());
+  EXPECT_EQ(trace->failure->wanted, 4_KiB);
+  EXPECT_EQ(trace->devices.size(), 3U);
+}
+
 TEST(PickleWriter, IsReadBackWhole) {
   std::string bytes;
   PickleWriter writer(bytes);
