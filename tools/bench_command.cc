@@ -92,14 +92,18 @@ Result<std::vector<std::string>> traces_of(const SuiteCommand& command) {
   return traces;
 }
 
-Result<std::vector<suite::Program>> programs_of(const SuiteCommand& command,
-                                                const std::vector<std::string>& traces) {
+// A file that can't be read is told, and sets `unread`: the others stand for themselves.
+std::vector<suite::Program> programs_of(const SuiteCommand& command,
+                                        const std::vector<std::string>& traces, ExitCode& unread) {
   std::vector<suite::Program> programs;
   std::map<std::string, int> names;
   for (const std::string& file : traces) {
     const ProgressBar bar("reading " + file, true);
     Result<suite::Program> program = suite::read_program(file);
-    if (!program) return std::move(program).error();
+    if (!program) {
+      unread = exit_code_of(program.error());
+      continue;
+    }
     const int same = ++names[program->name];
     if (same > 1) program->name += fmt::format("#{}", same);
     programs.push_back(*std::move(program));
@@ -158,8 +162,9 @@ ExitCode run(const SuiteCommand& command) {
   if (!output) return exit_code_of(output.error());
   Result<std::vector<suite::ChosenAllocator>> allocators = allocators_of(command);
   if (!allocators) return exit_code_of(allocators.error());
-  Result<std::vector<suite::Program>> programs = programs_of(command, *traces);
-  if (!programs) return exit_code_of(programs.error());
+  ExitCode unread = ExitCode::ok;
+  std::vector<suite::Program> programs = programs_of(command, *traces, unread);
+  if (programs.empty()) return unread;
 
   suite::SuiteOptions options;
   options.host_time = !command.memory_only;
@@ -173,12 +178,12 @@ ExitCode run(const SuiteCommand& command) {
     options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar->update(done, all); };
   }
   const Result<suite::SuiteResult> result =
-      run_suite(*std::move(programs), *std::move(allocators), options);
+      run_suite(std::move(programs), *std::move(allocators), options);
   bar.reset();
   if (!result) return exit_code_of(result.error());
   const Status written = output->write(suite_text(*result), [&] { return suite_json(*result); });
   if (!written) return exit_code_of(written);
-  return result->any_failed() ? ExitCode::answer_is_no : ExitCode::ok;
+  return result->any_failed() ? ExitCode::answer_is_no : unread;
 }
 
 std::vector<std::string> family_names() {

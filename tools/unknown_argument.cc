@@ -72,7 +72,12 @@ std::string unknown_argument(const CLI::App& app) {
                                    [](const std::string& word) { return word.starts_with('-'); });
   if (option != words.end()) {
     const std::string name = option->substr(0, option->find('='));
-    return path + ": " + unknown("option", name, option_names(command));
+    const std::vector<std::string> known = option_names(command);
+    if (std::ranges::find(known, name) == known.end()) {
+      return path + ": " + unknown("option", name, known);
+    }
+    return fmt::format("'{}' stands before the command that it belongs to: {} {}", name, path,
+                       name);
   }
   if (commands.empty()) {
     if (words.empty()) return {};

@@ -19,9 +19,11 @@ namespace weir {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 using test::Finished;
 using test::kSmallTrace;
@@ -53,6 +55,88 @@ TEST_F(LookCommands, AFileNamedJsonIsAFile) {
   const Finished report = weir("report --json " + write("snap.json", "{\"weir_snapshot\":1}"));
   EXPECT_EQ(report.code, 0) << report.err;
   EXPECT_TRUE(nlohmann::json::accept(report.out));
+}
+
+// Two devices; the second ran out of memory, half of which had no block.
+constexpr const char* kRanOut = R"json({"segments": [
+  {"device": 0, "address": 1, "total_size": 2097152, "stream": 0, "segment_type": "small",
+   "blocks": [{"size": 2097152, "state": "inactive"}]},
+  {"device": 1, "address": 67108864, "total_size": 20971520, "stream": 0, "segment_type": "large",
+   "blocks": [{"size": 10485760, "state": "active_allocated"},
+              {"size": 10485760, "state": "inactive"}]}],
+ "device_traces": [
+  [{"action": "segment_alloc", "addr": 1, "size": 2097152, "time_us": 1},
+   {"action": "alloc", "addr": 1, "size": 512, "time_us": 2},
+   {"action": "free_completed", "addr": 1, "size": 512, "time_us": 3}],
+  [{"action": "segment_alloc", "addr": 67108864, "size": 20971520, "stream": 0, "time_us": 11},
+   {"action": "alloc", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 12, "frames": [
+     {"name": "at::_ops::relu::call()", "filename": "??", "line": 0},
+     {"name": "forward", "filename": "/x/somebody/net/model.py", "line": 7}]},
+   {"action": "oom", "size": 20971520, "device_free": 1048576, "stream": 0, "time_us": 19, "frames":
+     [{"name": "loss", "filename": "/x/somebody/net/model.py", "line": 9}]}],
+  []]})json";
+
+TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
+  const std::string file = write("ran_out.json", kRanOut);
+  const Finished report = weir("report " + file);
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out,
+              StartsWith("Out of memory on device 1: a request of 20.0 MiB failed at 8.00 us, by "
+                         "loss (model.py:9). 10.0 MiB\nwas live, and 1.00 MiB free on the device.\n"
+                         "Most of it: 10.0 MiB (100.0 %) in 1 block was allocated by forward "
+                         "(model.py:7) · relu.\n"
+                         "PyTorch held 20.0 MiB then: 10.0 MiB of it (50.0 %) had no block, in "
+                         "pieces of at most 10.0 MiB.\n"));
+  EXPECT_THAT(report.out,
+              AllOf(ContainsRegex("device 1 of 3; --device\\s+shows 0\\s+\\(held\\s+2.00"),
+                    HasSubstr("remainder")));
+  const auto json = nlohmann::json::parse(weir("report --json " + file).out);
+  EXPECT_EQ(json["failed_request"]["requested_bytes"], 20 << 20);
+  EXPECT_EQ(json["failed_request"]["free_bytes"], 1 << 20);
+  EXPECT_EQ(json["pytorch"]["inactive"]["remainder_bytes"], 10 << 20);
+  const Finished other = weir("report --device 0 " + file);
+  EXPECT_THAT(other.out,
+              AllOf(StartsWith("At its peak, at "), HasSubstr(" us, 512 B was live in 1 block.")));
+  EXPECT_THAT(other.out, ContainsRegex("device 0 of 3; --device\\s+shows 1"));
+  const Finished none = weir("report --device 2 " + file);
+  EXPECT_EQ(none.code, 3);
+  EXPECT_THAT(none.err, HasSubstr("the snapshot has nothing of device 2; it has of 0, 1"));
+}
+
+TEST_F(LookCommands, ARequestThatAnRmmLogSaysFailedIsTheHeadline) {
+  const Finished report = weir("report " + write("rmm.csv",
+                                                 "Thread,Time,Action,Pointer,Size,Stream\n"
+                                                 "1,10:00:00.000001,allocate,0x7f00,1048576,0\n"
+                                                 "1,10:00:00.000002,free,0x7f00,1048576,0\n"
+                                                 "1,10:00:00.000003,allocate "
+                                                 "failure,(nil),99999999999,0\n"));
+  EXPECT_THAT(report.out, AllOf(StartsWith("Out of memory: a request of 93.1 GiB failed at "),
+                                HasSubstr(". Nothing was live.")));
+}
+
+// As PyTorch 2.0 writes it: stacks are in the history of a block, and no time is known.
+TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
+  const Finished report = weir("report " + write("old.json", R"({"segments": [
+      {"device": 0, "address": 4096, "total_size": 2097152, "stream": 0, "blocks": [
+        {"size": 2097152, "state": "active_allocated", "history": [
+          {"addr": 4096, "real_size": 2000000, "frames": [
+            {"name": "make", "filename": "C:\\Users\\somebody\\net\\model.py", "line": 3}]}]}]}],
+      "device_traces": [[]]})"));
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out, StartsWith("In this snapshot 1.91 MiB was live in 1 block.\n"));
+  EXPECT_THAT(report.out, AllOf(HasSubstr("make (model.py:3)"), HasSubstr("the file has no times"),
+                                Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
+}
+
+TEST_F(LookCommands, WhatAFileIsIsSaidWhereItCannotBeRead) {
+  const Finished trace = weir("report " + write("trace.json", R"({"traceEvents": []})"));
+  EXPECT_EQ(trace.code, 3);
+  EXPECT_THAT(trace.err, HasSubstr("a trace of PyTorch's profiler, which has no blocks"));
+  const Finished cut = weir("report --from pytorch " + write("cut.json", R"({"segments": [)"));
+  EXPECT_THAT(cut.err, HasSubstr("the JSON is cut off or damaged"));
+  const Finished before = weir("--from pytorch report " + write("s.json", kRanOut));
+  EXPECT_EQ(before.code, 2);
+  EXPECT_THAT(before.err, HasSubstr("'--from' stands before the command that it belongs to: "));
 }
 
 TEST_F(LookCommands, WhatCannotBePrintedIsSaid) {

@@ -133,6 +133,14 @@ TEST_F(BenchCommand, NoOutputReplacesATraceOfAFolderOrAnotherOutput) {
   }
 }
 
+TEST_F(BenchCommand, AFileThatCannotBeReadEndsNothing) {
+  const std::string bad = write("bad.trace", "a 0\n"), good = write("good.trace", kSmallTrace);
+  const Finished run = weir("bench --memory-only --allocator weir " + bad + " " + good);
+  EXPECT_EQ(run.code, 3);
+  EXPECT_THAT(run.err, HasSubstr("bad.trace"));
+  EXPECT_THAT(run.out, HasSubstr("good"));
+}
+
 TEST_F(BenchCommand, ReadsWhatOthersRecorded) {
   const std::string log = write("rmm.csv",
                                 "Thread,Time,Action,Pointer,Size,Stream\n"

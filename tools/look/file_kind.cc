@@ -17,6 +17,7 @@ namespace weir {
 namespace {
 
 constexpr std::size_t kPeek = kRmmLogColumns.size();
+constexpr std::string_view kPytorchsSnapshot = "\"device_traces\"";
 
 // Of a trace each line is a letter and a space, or a comment.
 bool begins_trace(std::string_view text) {
@@ -29,6 +30,19 @@ bool begins_trace(std::string_view text) {
 bool begins_recording(std::string_view text) {
   return recording_format::kMagic.starts_with(
       text.substr(0, std::min(text.size(), recording_format::kMagic.size())));
+}
+
+// Whether `wanted` stands in the file, of which `read` was read already.
+bool has_text(gzFile file, std::string_view read, std::string_view wanted) {
+  std::string window(read);
+  std::array<char, 1 << 16> piece;
+  while (window.find(wanted) == std::string::npos) {
+    const int count = gzread(file, piece.data(), piece.size());
+    if (count <= 0) return false;
+    window.erase(0, window.size() - std::min(window.size(), wanted.size()));
+    window.append(piece.data(), static_cast<std::size_t>(count));
+  }
+  return true;
 }
 
 }  // namespace
@@ -57,7 +71,9 @@ Result<FileKind> kind_of_file(const std::string& path) {
   if (text == kRmmLogColumns) return FileKind::rmm_log;
   if (begins_trace(text)) return FileKind::trace;
   if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5) return FileKind::pickle;
-  if (text[text.find_first_not_of(" \t\r\n") % text.size()] == '{') return FileKind::json;
+  if (text[text.find_first_not_of(" \t\r\n") % text.size()] == '{') {
+    return has_text(file.get(), text, kPytorchsSnapshot) ? FileKind::pickle : FileKind::json;
+  }
   return begins_recording(text) ? FileKind::recording : FileKind::other;
 }
 
@@ -65,7 +81,7 @@ Error unknown_kind(const std::string& path) {
   return {
       ErrorCode::invalid_input,
       fmt::format("{}: a file of no known kind; name a recording (WEIR_RECORD=FILE), a trace, a "
-                  "snapshot of Weir's, a memory snapshot that PyTorch pickled, or an RMM log",
+                  "snapshot of Weir's or PyTorch's, or what RMM_LOG_FILE made RMM log",
                   path)};
 }
 

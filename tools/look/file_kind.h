@@ -10,8 +10,8 @@ namespace weir {
 
 enum class FileKind {
   trace,      // text: docs/recording.md
-  pickle,     // Python's, protocol 2 or later: a snapshot of PyTorch's
-  json,       // a snapshot
+  pickle,     // Python's, protocol 2 or later, or JSON: a snapshot of PyTorch's
+  json,       // other: a snapshot of Weir's
   recording,  // as WEIR_RECORD writes it
   rmm_log,    // text: as RMM's logging_resource_adaptor writes it
   other,      // none that is known

@@ -24,8 +24,9 @@ using Json = nlohmann::json;
 
 class Writer {
  public:
-  Writer(const Loaded& recording, Paths paths)
+  Writer(const Loaded& recording, Paths paths, std::vector<std::string> verdict)
       : recording_(recording),
+        verdict_(std::move(verdict)),
         lifetimes_(lifetimes_of(recording)),
         stacks_(readable_stacks(recording, paths)),
         begin_(recording.begin()) {}
@@ -270,7 +271,8 @@ class Writer {
   // What is known beside the recording.
   Json origin() const {
     const Origin& from = recording_.origin;
-    Json json = {{"has_times", from.has_times}, {"devices", devices_text(from)}};
+    Json json = {
+        {"has_times", from.has_times}, {"devices", devices_text(from)}, {"verdict", verdict_}};
     if (const std::optional<FailedRequest>& failure = from.failure) {
       // The last step that had happened.
       const auto step = std::lower_bound(step_events_.begin(), step_events_.end(), failure->events);
@@ -278,7 +280,6 @@ class Writer {
                          {"time", since_begin(begin_ + failure->time)},
                          {"step", std::distance(step_events_.begin(), step) - 1}};
     }
-    json["verdict"] = verdict_of(report_of(recording_, {}, from));
     return json;
   }
 
@@ -294,6 +295,7 @@ class Writer {
   }
 
   const Loaded& recording_;
+  const std::vector<std::string> verdict_;
   const BlockLifetimes lifetimes_;
   const ReadableStacks stacks_;
   const Nanoseconds begin_;
@@ -308,7 +310,9 @@ class Writer {
 }  // namespace
 
 void html_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
-  Writer(recording, paths).run(sink);
+  // The report's memory is given back before the page takes its own.
+  std::vector<std::string> verdict = verdict_of(report_of(recording, {}, recording.origin));
+  Writer(recording, paths, std::move(verdict)).run(sink);
 }
 
 }  // namespace weir

@@ -38,12 +38,12 @@ bool is_gzip(const std::string& path) {
   return file.get() == 0x1f && file.get() == 0x8b;
 }
 
-// The event after which `blocks` had been allocated, and all had happened until `time`.
-std::size_t events_when(std::size_t blocks, Nanoseconds time, const Recording& recording) {
-  std::size_t allocated = 0, at = 0;
+// The number of events once blocks had begun or ended `changes` times.
+std::size_t events_after(std::size_t changes, const Recording& recording) {
+  std::size_t seen = 0, at = 0;
   for (const Event& event : recording.events) {
-    if (event.kind == EventKind::allocate && ++allocated > blocks) break;
-    if (allocated == blocks && event.time > time) break;
+    if (seen == changes) break;
+    seen += event.kind == EventKind::allocate || event.kind == EventKind::deallocate;
     ++at;
   }
   return at;
@@ -98,8 +98,7 @@ Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
                    .addresses = std::move(snapshot->addresses)};
   if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
   if (std::optional<FailedRequest>& failure = loaded.origin.failure) {
-    failure->events =
-        events_when(failure->events, has_times ? failure->time : loaded.end(), loaded);
+    failure->events = events_after(failure->events, loaded);
     if (!has_times) failure->time = {};
   }
   return loaded;
@@ -125,13 +124,13 @@ Result<Loaded> load_file(const InputFile& file, FileKind kind, const LoadOptions
     case FileKind::other:
       break;
   }
+  if (kind == FileKind::other) return unknown_kind(path);
   if (is_gzip(path)) {
     return Error(ErrorCode::invalid_input,
                  path +
                      ": a recording is not read through gzip: unpack it first (it is compressed "
-                     "already, so that gzip gains little); nor is it another file that is known");
+                     "already, so that gzip gains little)");
   }
-  if (kind == FileKind::other) return unknown_kind(path);
   return with_no_origin(read_recording(path));
 }
 

@@ -61,6 +61,8 @@ struct DeviceInFile {
   std::uint64_t events = 0;
   Bytes peak_reserved;
   bool ran_out = false;
+
+  bool is_used() const { return events > 0 || peak_reserved > 0_B; }
 };
 
 struct Origin {

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "look/plain_writer.h"
 #include "look/whole_file.h"
 
 namespace weir {
@@ -344,7 +346,54 @@ void PickleParser::control(unsigned char opcode) {
   }
 }
 
+namespace {
+
+// Writes JSON as the pickle of the same values. (A null is no number and no list; so is "".)
+class JsonAsPickle final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit JsonAsPickle(std::string& pickle) : writer_(pickle) {}
+
+  bool null() override { return writer_.string(""), true; }
+  bool boolean(bool value) override { return writer_.boolean(value), true; }
+  bool number_integer(std::int64_t value) override { return writer_.integer(value), true; }
+  bool number_unsigned(std::uint64_t value) override {
+    return writer_.unsigned_integer(value), true;
+  }
+  bool number_float(double value, const std::string&) override { return writer_.real(value), true; }
+  bool string(std::string& value) override { return writer_.string(value), true; }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return writer_.begin_dict(), true; }
+  bool key(std::string& name) override { return writer_.key(name), true; }
+  bool end_object() override { return writer_.end_dict(), true; }
+  bool start_array(std::size_t) override { return writer_.begin_list(), true; }
+  bool end_array() override { return writer_.end_list(), true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+  void finish() { writer_.finish(); }
+
+ private:
+  PickleWriter writer_;
+};
+
+bool is_json(const std::vector<char>& bytes) {
+  const auto first =
+      std::find_if(bytes.begin(), bytes.end(), [](char c) { return c > ' ' || c < 0; });
+  return first != bytes.end() && *first == '{';
+}
+
+}  // namespace
+
 Result<Pickle> Pickle::parse(std::vector<char> bytes, const std::string& name) {
+  if (is_json(bytes)) {
+    std::string text;
+    JsonAsPickle json(text);
+    if (!nlohmann::json::sax_parse(bytes, &json)) {
+      return Error(ErrorCode::invalid_input, name + ": the JSON is cut off or damaged");
+    }
+    json.finish();
+    bytes.assign(text.begin(), text.end());
+  }
   Pickle pickle;
   pickle.bytes_ = std::move(bytes);
   if (Status status = PickleParser(pickle, name).run(); !status.ok()) return status.error();

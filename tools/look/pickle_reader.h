@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the plain subset of Python's pickles: dictionaries, lists, tuples, strings, numbers, None.
+// Reads the plain subset of Python's pickles: dictionaries, lists, tuples, strings, numbers, None;
+// and JSON, as the same values.
 //
 // What would make anything else (an object, a call, bytes) is refused, so reading a file from
 // anywhere runs nothing. Memory is bounded by some forty times the file's size. Values that a file
@@ -48,10 +49,10 @@ class PickleValue {
   std::uint64_t bits_ = 0;  // the number; or the address of what is kept in the Pickle
 };
 
-// A whole pickle, and the bytes it was read from.
+// A whole pickle, and the bytes it was read from. Of JSON: those of the pickle that says the same.
 class Pickle {
  public:
-  // Errors: invalid_input: "NAME: byte N: what is wrong".
+  // Errors: invalid_input: "NAME: byte N: what is wrong", or that the JSON is damaged.
   static Result<Pickle> parse(std::vector<char> bytes, const std::string& name);
   // The file, which may be compressed with gzip. Errors: as above; it can't be read; it is larger
   // than 4 GiB.

@@ -3,6 +3,7 @@
 #include "look/pytorch_memory.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -118,19 +119,9 @@ std::uint64_t stream_with_most(const Ranges::Map& ranges) {
 }  // namespace
 
 std::string_view name_of(Inactive cause) {
-  switch (cause) {
-    case Inactive::graph_pool:
-      return "graph_pool";
-    case Inactive::small_pool:
-      return "small_pool";
-    case Inactive::other_stream:
-      return "other_stream";
-    case Inactive::remainder:
-      return "remainder";
-    case Inactive::cached:
-      return "cached";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, kInactives> kNames = {
+      "graph_pool", "small_pool", "other_stream", "remainder", "cached"};
+  return kNames[static_cast<std::size_t>(cause)];
 }
 
 PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {

@@ -119,6 +119,7 @@ class Converter {
   std::map<std::uint64_t, Early> early_;           // by address
   std::unordered_map<std::uint64_t, Block> live_;  // by address
   std::uint64_t next_id_ = 0;
+  std::uint64_t changes_ = 0;  // beginnings and ends of blocks that have bytes
   std::int64_t start_us_ = 0, time_us_ = 0;
   std::vector<std::pair<std::int64_t, std::string>> marks_;  // by time
   std::size_t next_mark_ = 0;
@@ -258,7 +259,7 @@ void Converter::fail(PickleValue entry) {
   const PickleValue free = entry.at("device_free");
   trace_.failure = {.wanted = Bytes{bytes_of(entry, "size")},
                     .time = Nanoseconds{time_us_ * 1000},
-                    .events = next_id_,
+                    .events = changes_,
                     .count = memory_.failures(),
                     .stack = stacks_.of(entry.at("frames"))};
   if (free.is(Kind::integer)) trace_.failure->free = Bytes{bytes_of(entry, "device_free")};
@@ -271,6 +272,7 @@ void Converter::allocate(std::uint64_t address, std::uint64_t bytes, std::uint64
   live_.insert_or_assign(address, block);
   trace_.stacks.of_block.push_back(stacks_.of(frames));
   trace_.addresses.push_back(address);
+  changes_ += bytes > 0;
   line("a {} {} {} {}\n", block.id, block.bytes, block.stream, time_us_);
 }
 
@@ -285,6 +287,7 @@ void Converter::free(std::uint64_t address, bool completed) {
 }
 
 void Converter::write_free(char kind, const Block& block) {
+  changes_ += kind == 'r' && block.bytes > 0;
   line("{} {} {} {} {}\n", kind, block.id, block.bytes, block.stream, time_us_);
 }
 
@@ -313,8 +316,8 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
   const PickleValue histories = root.at("device_traces");
   if (!root.is(Kind::dict) || !histories.is(Kind::list) || !root.at("segments").is(Kind::list)) {
     return bad(name,
-               "the pickle is no memory snapshot of PyTorch (a dictionary with device_traces and "
-               "segments); torch.cuda.memory._dump_snapshot() writes one");
+               "no memory snapshot of PyTorch's (a dictionary with device_traces and "
+               "segments), nor of Weir's; torch.cuda.memory._dump_snapshot() writes one");
   }
   const auto& devices = histories.list();
   if (devices.empty()) {
@@ -327,13 +330,21 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
                fmt::format("there is no device {}: the snapshot has {}", *device, devices.size()));
   }
   std::vector<DeviceInFile> found;
+  std::string used;
   for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
     const PytorchMemory memory(root, i);
     found.push_back({.events = devices[static_cast<std::size_t>(i)].list().size(),
                      .peak_reserved = memory.peak_reserved(),
                      .ran_out = memory.failure().has_value()});
+    if (found.back().is_used()) used += fmt::format("{}{}", used.empty() ? "" : ", ", i);
   }
-  if (!device) {
+  if (device) {
+    const auto at = static_cast<std::size_t>(*device);
+    if (!found[at].is_used() && !used.empty()) {
+      return bad(name,
+                 fmt::format("the snapshot has nothing of device {}; it has of {}", at, used));
+    }
+  } else {
     // The one that ran out; else the one that held most; else the longest history.
     const auto before = [&](std::size_t a, std::size_t b) {
       return std::tuple(found[a].ran_out, found[a].peak_reserved, found[a].events) <

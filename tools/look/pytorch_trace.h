@@ -25,7 +25,7 @@ struct PytorchTrace {
   std::vector<std::uint64_t> addresses;  // of its blocks
   int device = 0;
   std::vector<DeviceInFile> devices;     // all of the file
-  std::optional<FailedRequest> failure;  // its `events`: how many blocks were allocated before
+  std::optional<FailedRequest> failure;  // its `events`: beginnings and ends of blocks before
   std::optional<Held> held;              // then; else when most was reserved
 };
 

@@ -25,21 +25,9 @@ std::optional<Bytes> pytorch_peak_reserved(const Recording& recording) {
 }  // namespace
 
 std::string_view name_of(Cause cause) {
-  switch (cause) {
-    case Cause::rounding:
-      return "rounding";
-    case Cause::page_tails:
-      return "page_tails";
-    case Cause::placement:
-      return "placement";
-    case Cause::stream_partition:
-      return "stream_partition";
-    case Cause::pool_partition:
-      return "pool_partition";
-    case Cause::idle_pages:
-      return "idle_pages";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, kCauses> kNames = {
+      "rounding", "page_tails", "placement", "stream_partition", "pool_partition", "idle_pages"};
+  return kNames[static_cast<std::size_t>(cause)];
 }
 
 Report report_of(const Recording& recording, const ReportOptions& options, const Origin& origin) {

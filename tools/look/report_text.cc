@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "look/report.h"
 #include "look/report_verdict.h"
@@ -12,6 +13,22 @@ namespace weir {
 namespace {
 
 constexpr double kWorthARow = 0.01;  // of what is reserved
+
+// By Inactive: where the bytes are.
+constexpr std::array<const char*, kInactives> kInactiveIs = {
+    "in segments of a CUDA graph's private pool",
+    "in the 2 MiB segments for requests of up to 1 MiB",
+    "in segments of another stream, which no request of the main one may use",
+    "beside live blocks of the same segments",
+    "in segments without a live block",
+};
+
+// By Cause.
+constexpr std::array<const char*, kCauses> kCauseIs = {
+    "blocks are multiples of 512 bytes", "free at the ends of pages in use",
+    "free between two blocks of a page", "pages held by a stream with no block on them",
+    "idle pages that graph pools keep",  "idle pages, free for every stream",
+};
 
 double number(Bytes bytes) { return static_cast<double>(bytes.count); }
 
@@ -78,7 +95,8 @@ class Writer {
 
   void heading() {
     std::string text = report_.source;
-    if (!report_.program.empty()) text += ": " + report_.program;
+    // Without a name of its own a program has the file's.
+    if (!text.ends_with(report_.program)) text += ": " + report_.program;
     const std::string devices = devices_text(report_.origin);
     if (!devices.empty()) text += ", " + devices;
     if (!report_.device.empty()) text += ", on " + report_.device;
@@ -155,38 +173,6 @@ class Writer {
     shares("size", moment.by_size, moment.live);
   }
 
-  static const char* explained(Inactive cause) {
-    switch (cause) {
-      case Inactive::graph_pool:
-        return "in segments of a CUDA graph's private pool";
-      case Inactive::small_pool:
-        return "in the 2 MiB segments for requests of up to 1 MiB";
-      case Inactive::other_stream:
-        return "in segments of another stream, which no request of the main one may use";
-      case Inactive::remainder:
-        return "beside live blocks of the same segments";
-      case Inactive::cached:
-        return "in segments without a live block";
-    }
-    return "";
-  }
-
-  static const char* name_in_words(Inactive cause) {
-    switch (cause) {
-      case Inactive::graph_pool:
-        return "graph pools";
-      case Inactive::small_pool:
-        return "small requests";
-      case Inactive::other_stream:
-        return "other streams";
-      case Inactive::remainder:
-        return "remainders";
-      case Inactive::cached:
-        return "cached";
-    }
-    return "";
-  }
-
   // What the allocator that ran held for nothing.
   void held() {
     if (!report_.origin.held) return;
@@ -196,33 +182,22 @@ class Writer {
     text_ += "\n" + title(fmt::format("What PyTorch held and did not use {}: {} of {}",
                                       report_.failed ? "when the request failed" : "at its peak",
                                       in_words(unused), in_words(held.reserved)));
-    ReportTable table("lrrl");
-    table.add({"part", "bytes", "of reserved", ""});
-    for (int i = 0; i < kInactives; ++i) {
-      const auto cause = static_cast<Inactive>(i);
-      if (!is_much(held.inactive[i], held.reserved)) continue;
-      table.add({name_in_words(cause), in_words(held.inactive[i]),
-                 percent(number(held.inactive[i]), number(held.reserved)), explained(cause)});
-    }
-    add(table);
+    add(parts<Inactive>(held.inactive, held.reserved, kInactiveIs));
   }
 
-  static const char* explained(Cause cause) {
-    switch (cause) {
-      case Cause::rounding:
-        return "blocks are multiples of 512 bytes";
-      case Cause::page_tails:
-        return "free at the ends of pages in use";
-      case Cause::placement:
-        return "free between two blocks of a page";
-      case Cause::stream_partition:
-        return "pages held by a stream with no block on them";
-      case Cause::pool_partition:
-        return "idle pages that graph pools keep";
-      case Cause::idle_pages:
-        return "idle pages, free for every stream";
+  // A row for each part that is worth one. Part i is named by name_of() and explained by `is`.
+  template <class Part, std::size_t kParts>
+  static ReportTable parts(const std::array<Bytes, kParts>& bytes, Bytes reserved,
+                           const std::array<const char*, kParts>& is) {
+    ReportTable table("lrrl");
+    table.add({"part", "bytes", "of reserved", ""});
+    for (std::size_t i = 0; i < kParts; ++i) {
+      if (!is_much(bytes[i], reserved)) continue;
+      std::string name(name_of(static_cast<Part>(i)));
+      std::replace(name.begin(), name.end(), '_', ' ');
+      table.add({name, in_words(bytes[i]), percent(number(bytes[i]), number(reserved)), is[i]});
     }
-    return "";
+    return table;
   }
 
   void fragmentation(const char* when, const Moment& moment) {
@@ -240,16 +215,7 @@ class Writer {
                  "). There is nothing to gain.");
     }
     text_ += "\n" + title(sum);
-    ReportTable table("lrrl");
-    table.add({"part", "bytes", "of reserved", ""});
-    for (int i = 0; i < kCauses; ++i) {
-      const auto cause = static_cast<Cause>(i);
-      if (!is_much(moment.causes[i], moment.reserved)) continue;
-      std::string name(name_of(cause));
-      std::replace(name.begin(), name.end(), '_', ' ');
-      table.add({name, in_words(moment.causes[i]),
-                 percent(number(moment.causes[i]), number(moment.reserved)), explained(cause)});
-    }
+    ReportTable table = parts<Cause>(moment.causes, moment.reserved, kCauseIs);
     if (moment.unplaced > 0_B) {
       table.add({"less: unplaced", in_words(moment.unplaced),
                  percent(number(moment.unplaced), number(moment.reserved)),

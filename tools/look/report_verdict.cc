@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "look/pytorch_trace.h"
+#include "look/stack_calls.h"
 #include "replay/report_table.h"
 #include "replay/units.h"
 
@@ -29,21 +30,24 @@ std::string part(const Share& share, const Moment& moment) {
                      counted(share.blocks, "block"));
 }
 
-// The code that allocated most; what was there before the recording may be more.
+// The code that allocated most. What was there before the recording, and what backward passes
+// allocated, may be more, and has no line of the program's.
 std::string largest(const Moment& moment) {
-  std::string early;
+  std::string before;
   for (const Share& share : moment.by_stack) {
     if (share.id == 0 || share.rest) continue;
     if (share.name == kEarlyBlocks) {
-      early = fmt::format("{} was there before the recording began. ", part(share, moment));
+      before += fmt::format("{} was there before the recording began. ", part(share, moment));
       continue;
     }
-    if (share.bytes.count * 50 < moment.live.count) break;
-    return early + fmt::format("{}: {} was allocated by {}.",
-                               early.empty() ? "Most of it" : "Of the rest most",
-                               part(share, moment), share.name);
+    const std::string text = fmt::format("{}: {} was allocated by {}.",
+                                         before.empty() ? "Most of it" : "Of the rest most",
+                                         part(share, moment), share.name);
+    if (share.name.find(kBackwardPass) == std::string::npos) return before + text;
+    if (before.find(kBackwardPass) == std::string::npos) before += text + " ";
   }
-  if (!early.empty() || moment.by_size.empty()) return early;
+  if (!before.empty()) return before.substr(0, before.size() - 1);
+  if (moment.by_size.empty()) return {};
   const Share& share = moment.by_size.front();
   return fmt::format("Most of it: {} of {}. No stack was recorded.", part(share, moment),
                      share.name);
@@ -56,7 +60,8 @@ std::string failed(const Report& report) {
   text += fmt::format(": a request of {} failed {}", in_words(failure.wanted),
                       at_time(report, failure.time));
   if (!report.failed_in.empty()) text += ", by " + report.failed_in;
-  text += fmt::format(". {} was live", in_words(report.failed->live));
+  const Bytes live = report.failed->live;
+  text += live == 0_B ? ". Nothing was live" : fmt::format(". {} was live", in_words(live));
   if (failure.free) text += fmt::format(", and {} free on the device", in_words(*failure.free));
   text += '.';
   if (failure.count > 1) text += fmt::format(" It was the last of {} that failed.", failure.count);
@@ -68,6 +73,7 @@ std::string held(const Report& report) {
   const Bytes unused = less(held.reserved, held.live);
   std::string text = fmt::format("PyTorch held {}", in_words(held.reserved));
   if (report.failed) text += " then";
+  if (unused == 0_B) return text + ", all of it in blocks.";
   if (unused.count * 100 < held.reserved.count) {
     return text + fmt::format(", of which it used all but {}.", in_words(unused));
   }
@@ -91,16 +97,13 @@ std::string weir_would(const Report& report) {
                               in_words(there));
   }
   if (!report.pytorch_peak_reserved) return {};
+  // Of a program that needs less than a page the difference says nothing.
   const double pytorch = number(*report.pytorch_peak_reserved);
-  std::string text = fmt::format("Weir would have held {} at most", in_words(weir));
-  // Of a program that needs less than a page it says nothing.
-  if (pytorch > 0 && number(weir) < 10 * pytorch) {
-    const double more = 100 * (number(weir) / pytorch - 1);
-    text += std::abs(more) < 1 ? ", about as much as PyTorch"
-                               : fmt::format("; PyTorch held {} ({:+.1f} % with Weir)",
-                                             in_words(*report.pytorch_peak_reserved), more);
-  }
-  return text + ".";
+  const double more = 100 * (number(weir) / std::max(pytorch, 1.0) - 1);
+  const std::string than = std::abs(more) < 1            ? ", about as much as PyTorch"
+                           : number(weir) < 10 * pytorch ? fmt::format(" ({:+.1f} %)", more)
+                                                         : "";
+  return fmt::format("Weir would have held {} at most{}.", in_words(weir), than);
 }
 
 }  // namespace
@@ -111,7 +114,7 @@ std::string devices_text(const Origin& origin) {
   for (std::size_t i = 0; i < origin.devices.size(); ++i) {
     const DeviceInFile& device = origin.devices[i];
     if (static_cast<int>(i) == origin.device) continue;
-    if (device.events == 0 && device.peak_reserved == 0_B) continue;
+    if (!device.is_used()) continue;
     others +=
         fmt::format("{}{} (held {}{})", others.empty() ? "" : ", ", i,
                     in_words(device.peak_reserved), device.ran_out ? ", ran out of memory" : "");

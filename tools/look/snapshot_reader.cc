@@ -118,7 +118,16 @@ Result<Recording> parse_snapshot(std::string_view text, const std::string& name)
   const json root = json::parse(text, nullptr, false);
   if (root.is_discarded()) return bad("the JSON is cut off or damaged");
   const std::uint64_t version = number(root, "weir_snapshot");
-  if (version == 0) return bad("no snapshot of Weir's (it has no weir_snapshot)");
+  if (version == 0 && root.contains("traceEvents")) {
+    return bad(
+        "a trace of PyTorch's profiler, which has no blocks; "
+        "torch.cuda.memory._record_memory_history() and _dump_snapshot() write what has");
+  }
+  if (version == 0) {
+    return bad(
+        "JSON, but no snapshot of Weir's (it has no weir_snapshot) nor of PyTorch's (no "
+        "device_traces)");
+  }
   if (version > kVersion) {
     return bad(fmt::format("a snapshot of version {}, and this weir reads {}: take a newer weir",
                            version, kVersion));

@@ -139,8 +139,8 @@ class Folder {
       return calls;
     }
     if (const std::optional<std::string> node = backward_node(stack)) {
-      calls.frames.push_back(node->empty() ? made_up("backward pass", "")
-                                           : made_up(*node, "backward pass"));
+      const std::string pass(kBackwardPass);
+      calls.frames.push_back(node->empty() ? made_up(pass, "") : made_up(*node, pass));
       return calls;
     }
     const auto is_any = [](Kind kind) { return kind != Kind::noise; };

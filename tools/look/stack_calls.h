@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "weir/recording.h"
@@ -29,6 +30,9 @@ std::string without_folders(const std::string& file);
 
 // "softmax (nn.py:6)": without folders; "?": nothing is known.
 std::string frame_text(const RecordedFrame& frame);
+
+// What a stack of the autograd engine's is called, or the file that its node is said to be in.
+inline constexpr std::string_view kBackwardPass = "backward pass";
 
 struct Calls {
   // Innermost first. Python frames outside PyTorch and the standard library, if the stack has one;
