@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
       "`weir help COMMAND` describes a command. docs/command.md says what all have in common, "
       "exit codes too: 0 done; 1 the answer is no; 2 a bad command line; 3 a file that can't be "
       "read or written, or something that this machine lacks.");
+  weir::add_look_command(app, exit_code);
   weir::add_replay_command(app, exit_code);
   weir::add_report_command(app, exit_code);
   weir::add_diff_command(app, exit_code);

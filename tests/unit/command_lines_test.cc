@@ -60,6 +60,11 @@ const std::string kSize = "a size is a number of bytes";
 const std::string kMoment = "is no moment";
 
 const std::vector<Command> kCommands = {
+    {.name = "look",
+     .needs = "--no-open",
+     .inputs = {"FILE"},
+     .quantities = {kDevice},
+     .others = {"--from", "--no-open", "--paths"}},
     {.name = "replay",
      .inputs = {"TRACE", "TRACE"},
      .outputs = {"-o,--output", "--json"},
@@ -155,7 +160,9 @@ class CommandLines : public test::WeirCommand {
 
   // Ends what would go on for ever: its code is 124.
   Finished run(const std::string& arguments, const std::string& into = "") const {
-    return shell("timeout 60 " WEIR_TOOL " " + arguments, into.empty() ? ">" + path("out") : into);
+    // (`weir look` leaves its page in TMPDIR.)
+    return shell("TMPDIR=" + path("") + " timeout 60 " WEIR_TOOL " " + arguments,
+                 into.empty() ? ">" + path("out") : into);
   }
 
   // The file that the command reads where a test does not choose another.
@@ -231,8 +238,9 @@ TEST_F(CommandLines, AnUnknownCommandSuggestsTheNearest) {
 }
 
 TEST_F(CommandLines, AnUnknownCommandThatIsLikeNoneListsTheCommands) {
-  expect_refused(run("bogus"), "bogus",
-                 {"weir: unknown command 'bogus'; the commands are replay, report, diff, top"});
+  expect_refused(
+      run("bogus"), "bogus",
+      {"weir: unknown command 'bogus'; the commands are look, replay, report, diff, top"});
   for (const std::string arguments : {"comm bogus", "comm"}) {
     expect_refused(run(arguments), arguments, {"weir comm: ", "check, bench, scenario"});
   }

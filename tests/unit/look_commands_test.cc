@@ -103,6 +103,24 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   EXPECT_THAT(none.err, HasSubstr("the snapshot has nothing of device 2; it has of 0, 1"));
 }
 
+TEST_F(LookCommands, LookSaysItInThreeLinesAndMakesAPage) {
+  const Finished look = shell(
+      "TMPDIR=" + path("") + " " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),
+      ">" + path("out"));
+  if (look.err.find("without D3") != std::string::npos) GTEST_SKIP() << look.err;
+  EXPECT_EQ(look.code, 0) << look.err;
+  EXPECT_THAT(look.out, StartsWith("Out of memory on device 1: a request of 20.0 MiB failed"));
+  const std::string says = "\nOpen this page in a browser: ";
+  const std::size_t at = look.out.find(says);
+  ASSERT_NE(at, std::string::npos) << look.out;
+  std::string page = look.out.substr(at + says.size());
+  page.pop_back();
+  EXPECT_THAT(page, testing::EndsWith("/ran_out.json.html"));
+  EXPECT_TRUE(std::filesystem::file_size(page) > 100'000);
+  const auto folder = std::filesystem::status(std::filesystem::path(page).parent_path());
+  EXPECT_EQ(folder.permissions(), std::filesystem::perms::owner_all);
+}
+
 TEST_F(LookCommands, ARequestThatAnRmmLogSaysFailedIsTheHeadline) {
   const Finished report = weir("report " + write("rmm.csv",
                                                  "Thread,Time,Action,Pointer,Size,Stream\n"

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "grammar.h"
+#include "look/html.h"
+#include "look/report_verdict.h"
+#include "option_checks.h"
+#include "replay/report_table.h"
+
+namespace weir {
+namespace {
+
+constexpr std::size_t kSentences = 3;  // of the verdict
+
+struct LookCommand {
+  std::string file;
+  InputOptions input;
+  Paths paths = Paths::cut;
+  bool no_open = false;
+};
+
+// A file in a new folder that only this user can enter. It stays: a browser reads it later.
+Result<std::string> temporary_page(const std::string& source) {
+  std::error_code error;
+  std::string folder = std::filesystem::temp_directory_path(error) / "weir-look-XXXXXX";
+  if (error || ::mkdtemp(folder.data()) == nullptr) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}: no folder for the page can be made: {}; set TMPDIR", folder,
+                             error ? error.message() : std::strerror(errno)));
+  }
+  return folder + "/" + std::filesystem::path(source).filename().string() + ".html";
+}
+
+bool opened_in_browser(std::string page) {
+  std::string opener = "xdg-open";
+  std::array<char*, 3> arguments = {opener.data(), page.data(), nullptr};
+  pid_t child = 0;
+  if (::posix_spawnp(&child, opener.c_str(), nullptr, nullptr, arguments.data(), environ) != 0) {
+    return false;
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+Status run(const LookCommand& command) {
+  if (Status allowed = check_names({{"FILE", command.file}}, {}); !allowed) return allowed;
+  const Result<Loaded> recording = load_shown(command.file, command.input);
+  if (!recording) return recording.error();
+  if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
+  const std::vector<std::string> verdict = verdict_of(report_of(*recording, {}, recording->origin));
+  for (std::size_t i = 0; i < std::min(kSentences, verdict.size()); ++i) {
+    fmt::print("{}\n", wrapped(printable(verdict[i]), 0));
+  }
+  const Result<std::string> page = temporary_page(recording->source);
+  if (!page) return page.error();
+  const Loaded* const shown[] = {&*recording};
+  if (Status written = write_html(*page, shown, command.paths); !written) return written;
+  const bool opened = !command.no_open && opened_in_browser(*page);
+  fmt::print("{}: {}\n", opened ? "Opened" : "Open this page in a browser", printable(*page));
+  return {};
+}
+
+constexpr const char* kLookFooter = R"(
+FILE is what `weir timeline` takes. The page stays in a new folder of the folder for temporary
+files (TMPDIR); xdg-open opens it.
+
+Examples:
+  weir look snapshot.pickle
+  weir look bench/traces/gnn.trace.gz --no-open
+
+docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
+file that can't be read or written, or a page without D3 (docs/look.md).)";
+
+}  // namespace
+
+void add_look_command(CLI::App& app, ExitCode& exit_code) {
+  auto command = std::make_shared<LookCommand>();
+  CLI::App* look = app.add_subcommand(
+      "look", "Say in three lines what a file shows of a program's memory, and open its page");
+  add_input(*look, "FILE", command->file, "What to look at; -: standard input");
+  add_input_options(*look, command->input);
+  add_paths_option(*look, command->paths);
+  look->add_flag("--no-open", command->no_open, "Make the page, and open no browser");
+  look->footer(kLookFooter);
+  look->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
+}
+
+}  // namespace weir
