@@ -23,7 +23,8 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code);
 void add_snapshot_command(CLI::App& app, ExitCode& exit_code);
 void add_convert_command(CLI::App& app, ExitCode& exit_code);
 
-// Adds `weir bench`, likewise.
+// Adds `weir bench` and `weir fit`, likewise.
+void add_fit_command(CLI::App& app, ExitCode& exit_code);
 void add_bench_command(CLI::App& app, ExitCode& exit_code);
 
 // Adds `weir comm`, which has sub-commands of its own: `check`, and those below.

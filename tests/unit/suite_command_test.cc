@@ -133,6 +133,47 @@ TEST_F(BenchCommand, NoOutputReplacesATraceOfAFolderOrAnotherOutput) {
   }
 }
 
+// Twenty blocks of 12 MiB, every other one freed, and then one of 90 MiB that failed.
+std::string fragmented() {
+  std::string text;
+  const auto line = [&text](const char* kind, int block, int time_us) {
+    text += kind + std::to_string(block) + " 12582912 0 " + std::to_string(time_us) + "\n";
+  };
+  for (int i = 0; i < 20; ++i) line("a ", i, i);
+  for (int i = 0; i < 20; i += 2) line("r ", i, 20), line("f ", i, 20);
+  text += "m out of memory: 94371840 bytes on stream 0\n";
+  line("r ", 1, 30);
+  return text;
+}
+
+TEST_F(BenchCommand, FitSaysWithWhichAllocatorAProgramFits) {
+  const std::string trace = write("fragmented.trace", fragmented());
+  const Json fits = json_of(weir("fit --gpu 240MiB --json " + trace));
+  ASSERT_EQ(fits["allocators"].size(), 4U);
+  for (const Json& each : fits["allocators"]) {
+    const std::string name = each["allocator"];
+    // Segments of 12 MiB go back one by one; each 20 MiB of an expandable one have a block.
+    EXPECT_EQ(each["fits"].get<bool>(), name != "PyTorch, expandable_segments:True") << name;
+  }
+  EXPECT_EQ(fits["allocators"][0]["peak_held_bytes"], (240 + 90) << 20);
+  EXPECT_EQ(fits["peak_live_bytes"], 240 << 20);
+  EXPECT_EQ(fits["going_bytes"], 120 << 20);
+  const Json larger = json_of(weir("fit --gpu 360MiB --json " + trace));
+  for (const Json& each : larger["allocators"]) {  // (360 - 240 + 120) / 120
+    EXPECT_GT(each["may_grow"], 1) << each;
+    EXPECT_LE(each["may_grow"], 2) << each;
+  }
+  EXPECT_GT(larger["allocators"][3]["may_grow"], 1.9);
+  const Finished none = weir("fit --gpu 200MiB " + trace);
+  EXPECT_EQ(none.code, 1) << none.err;
+  EXPECT_THAT(none.out, AllOf(HasSubstr("fragmented needs 240 MiB at its peak"),
+                              HasSubstr("PyTorch, expandable_segments:True"),
+                              HasSubstr("out of memory"), Not(HasSubstr("fits"))));
+  const Finished any = weir("fit " + trace);
+  EXPECT_EQ(any.code, 0);
+  EXPECT_THAT(any.out, AllOf(HasSubstr("330 MiB"), Not(HasSubstr("may grow"))));
+}
+
 TEST_F(BenchCommand, AFileThatCannotBeReadEndsNothing) {
   const std::string bad = write("bad.trace", "a 0\n"), good = write("good.trace", kSmallTrace);
   const Finished run = weir("bench --memory-only --allocator weir " + bad + " " + good);

@@ -18,18 +18,15 @@
 namespace weir {
 namespace {
 
-Result<Recording> load_trace(const InputFile& file, const LoadOptions& options) {
-  Result<Trace> trace = read_trace(file.path());
-  if (!trace.ok()) return trace.error();
-  trace->name = file.name();  // without a header the program is named after it
-  return replayed(*trace, {}, options.progress);
+Result<Loaded> with_no_origin(Result<Recording> recording) {
+  if (!recording) return std::move(recording).error();
+  return Loaded{*std::move(recording), {}};
 }
 
-Result<Recording> load_rmm_log(const InputFile& file, const LoadOptions& options) {
-  Result<Trace> trace = read_rmm_log(file.path());
-  if (!trace) return trace.error();
-  trace->name = file.name();
-  return replayed(*trace, {}, options.progress);
+Result<Loaded> load_trace(Result<Trace> trace, const InputFile& file, const LoadOptions& options) {
+  if (!trace.ok()) return trace.error();
+  trace->name = file.name();  // without a header the program is named after it
+  return with_no_origin(replayed(*trace, {}, options.progress));
 }
 
 // The blocks of a recording are compressed already, and a reader must be able to go to each.
@@ -66,9 +63,9 @@ std::optional<FailedRequest> failure_of(const Recording& recording) {
   }
   if (failure) return failure;
   for (const RecordedMark& mark : recording.marks) {
-    const std::optional<std::uint64_t> bytes = failed_request_bytes(mark.text);
-    if (!bytes) continue;
-    failure = {.wanted = Bytes{*bytes},
+    const std::optional<FailedMark> failed = failed_mark(mark.text);
+    if (!failed) continue;
+    failure = {.wanted = Bytes{failed->bytes},
                .time = mark.time - recording.begin(),
                .events = recording.events.count_before(mark.time + Nanoseconds{1}),
                .count = ++count};
@@ -104,20 +101,15 @@ Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
   return loaded;
 }
 
-Result<Loaded> with_no_origin(Result<Recording> recording) {
-  if (!recording) return std::move(recording).error();
-  return Loaded{*std::move(recording), {}};
-}
-
 Result<Loaded> load_file(const InputFile& file, FileKind kind, const LoadOptions& options) {
   const std::string& path = file.path();
   switch (kind) {
     case FileKind::trace:
-      return with_no_origin(load_trace(file, options));
+      return load_trace(read_trace(path), file, options);
     case FileKind::pickle:
       return load_pickle(file, options);
     case FileKind::rmm_log:
-      return with_no_origin(load_rmm_log(file, options));
+      return load_trace(read_rmm_log(path), file, options);
     case FileKind::json:
       return with_no_origin(read_snapshot(path));
     case FileKind::recording:

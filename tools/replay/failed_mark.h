@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The marker of a trace that says that a request failed: docs/trace.md.
+// The marker of a trace that says that a request failed: docs/recording.md.
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,14 +18,20 @@ inline std::string failed_request_mark(std::uint64_t bytes, std::uint64_t stream
          std::to_string(stream);
 }
 
-// The bytes that the request was for; none: another marker.
-inline std::optional<std::uint64_t> failed_request_bytes(std::string_view mark) {
+struct FailedMark {
+  std::uint64_t bytes = 0, stream = 0;
+};
+
+// None: another marker.
+inline std::optional<FailedMark> failed_mark(std::string_view mark) {
   if (!mark.starts_with(kFailedMark)) return std::nullopt;
-  mark.remove_prefix(kFailedMark.size());
-  std::uint64_t bytes = 0;
-  const auto [end, error] = std::from_chars(mark.data(), mark.data() + mark.size(), bytes);
-  if (error != std::errc{}) return std::nullopt;
-  return bytes;
+  const char* const end = mark.data() + mark.size();
+  FailedMark failed;
+  const auto bytes = std::from_chars(mark.data() + kFailedMark.size(), end, failed.bytes);
+  if (bytes.ec != std::errc{}) return std::nullopt;
+  const std::size_t stream = mark.rfind(' ') + 1;
+  (void)std::from_chars(mark.data() + stream, end, failed.stream);
+  return failed;
 }
 
 }  // namespace weir

@@ -49,7 +49,7 @@ struct AllocatorKind {
   std::function<Result<std::unique_ptr<SuiteAllocator>>(const Program&, Purpose)> make;
 };
 
-AllocatorKind weir_heap_kind();
+AllocatorKind weir_heap_kind(Bytes limit = {});  // on memory, as it is measured; zero: none
 AllocatorKind best_fit_kind();
 AllocatorKind driver_alone_kind();
 

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "suite/trace_program.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <unordered_map>
 #include <utility>
 
 #include "look/any_trace.h"
+#include "replay/failed_mark.h"
 
 namespace weir::suite {
 namespace {
 
 class Builder {
  public:
-  Builder(const Trace& trace, Program& program) : trace_(trace), program_(program) {}
+  Builder(const Trace& trace, bool with_failed, Program& program)
+      : trace_(trace), with_failed_(with_failed), program_(program) {}
 
   void run() {
     // `program_of` of late uses needs a second stream.
@@ -39,10 +42,28 @@ class Builder {
       case TraceOp::Kind::fence:
         if (!is_live_[op.target] || op.stream == trace_.blocks[op.target].stream) return;
         return use(op.target, op.stream, op.time_us, op.time_us);
-      case TraceOp::Kind::wait:  // the recorded allocator's own
       case TraceOp::Kind::marker:
+        if (const auto failed = failed_mark(trace_.markers[op.target]); failed && with_failed_) {
+          ask_again(*failed, op.time_us - trace_.start_us);
+        }
+        return;
+      case TraceOp::Kind::wait:  // the recorded allocator's own
         return;
     }
+  }
+
+  // As a block that is freed at once: nobody knows what the program would have done with it.
+  void ask_again(const FailedMark& failed, std::int64_t time_us) {
+    if (failed.bytes == 0) return;
+    const auto stream = std::ranges::find(trace_.streams, failed.stream) - trace_.streams.begin();
+    ProgramCall call{.kind = ProgramCall::Kind::allocate,
+                     .stream = static_cast<std::uint32_t>(stream) % program_.streams,
+                     .block = program_.blocks++,
+                     .bytes = failed.bytes,
+                     .time_us = time_us};
+    program_.calls.push_back(call);
+    call.kind = ProgramCall::Kind::free;
+    program_.calls.push_back(call);
   }
 
   void free(std::uint32_t block, std::int64_t time_us) {
@@ -69,26 +90,27 @@ class Builder {
   }
 
   const Trace& trace_;
+  const bool with_failed_;
   Program& program_;
   std::vector<bool> is_live_;  // by block
 };
 
 }  // namespace
 
-Program program_of(const Trace& trace, std::string name) {
+Program program_of(const Trace& trace, std::string name, bool with_failed) {
   Program program;
   program.name = std::move(name);
   program.title = "recorded";
-  Builder(trace, program).run();
+  Builder(trace, with_failed, program).run();
   add_needs(program);
   return program;
 }
 
-Result<Program> read_program(const std::string& path) {
-  const Result<Trace> trace = read_any_trace(path);
+Result<Program> read_program(const std::string& path, const ReadOptions& options) {
+  const Result<Trace> trace = read_any_trace(path, options.device);
   if (!trace) return trace.error();
   const std::string file = std::filesystem::path(path).filename();
-  return program_of(*trace, file.substr(0, file.find('.', 1)));
+  return program_of(*trace, file.substr(0, file.find('.', 1)), options.with_failed);
 }
 
 }  // namespace weir::suite

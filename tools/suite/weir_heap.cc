@@ -45,6 +45,7 @@ class Heap {
     const Result<Bytes> freed = heap_.trim(0_B, Trim::waits);
     return freed ? Status() : Status(freed.error());
   }
+  void set_limit(Bytes limit) { heap_.set_limit(limit); }
   Statistics statistics() const { return heap_.statistics(); }
   std::vector<std::string> validate() const { return heap_.validate(); }
 
@@ -60,8 +61,9 @@ class Heap {
 // As `weir replay` does it.
 class SimulatedWeir final : public SuiteAllocator {
  public:
-  static Result<std::unique_ptr<SuiteAllocator>> make(std::uint32_t streams) {
+  static Result<std::unique_ptr<SuiteAllocator>> make(std::uint32_t streams, Bytes limit) {
     auto made = std::unique_ptr<SimulatedWeir>(new SimulatedWeir());
+    made->heap_.set_limit(limit);
     for (std::uint32_t i = 0; i < streams; ++i) {
       const Result<Stream> stream = made->device_->new_stream();
       if (!stream) return stream.error();
@@ -164,13 +166,13 @@ class WeirOnNoDevice final : public SuiteAllocator {
 
 }  // namespace
 
-AllocatorKind weir_heap_kind() {
+AllocatorKind weir_heap_kind(Bytes limit) {
   return {
       .name = "weir",
       .title = "Weir, on its simulated device",
-      .make = [](const Program& program,
-                 Purpose purpose) -> Result<std::unique_ptr<SuiteAllocator>> {
-        if (purpose == Purpose::memory) return SimulatedWeir::make(program.streams);
+      .make = [limit](const Program& program,
+                      Purpose purpose) -> Result<std::unique_ptr<SuiteAllocator>> {
+        if (purpose == Purpose::memory) return SimulatedWeir::make(program.streams, limit);
         return std::unique_ptr<SuiteAllocator>(std::make_unique<WeirOnNoDevice>(program.streams));
       }};
 }

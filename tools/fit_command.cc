@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "command.h"
+#include "grammar.h"
+#include "option_checks.h"
+#include "replay/json.h"
+#include "replay/report_table.h"
+#include "replay/units.h"
+#include "suite/measure.h"
+#include "suite/torch_model.h"
+#include "suite/trace_program.h"
+#include "weir/config.h"
+
+namespace weir {
+namespace {
+
+struct FitCommand {
+  std::string file, gpu;
+  std::optional<int> device;
+  ResultOptions result;
+};
+
+using MakeAllocator = std::function<suite::AllocatorKind(Bytes limit)>;
+
+// One way to serve the program.
+struct Way {
+  std::string name;
+  Bytes held;                      // at most, if there is memory enough
+  std::optional<bool> fits;        // into the GPU's memory, with cached memory given back in time
+  std::optional<double> may_grow;  // by about this factor the blocks that come and go
+};
+
+// The blocks that are freed before the program ends: activations and gradients go, weights and an
+// optimizer's state stay.
+struct Going {
+  std::vector<bool> blocks;
+  Bytes at_peak;
+};
+
+struct Answer {
+  suite::Program program;
+  std::optional<Bytes> gpu;
+  Going going;
+  std::vector<Way> ways;
+};
+
+Going going_of(const suite::Program& program) {
+  using Kind = suite::ProgramCall::Kind;
+  Going going{.blocks = std::vector<bool>(program.blocks), .at_peak = {}};
+  for (const suite::ProgramCall& call : program.calls) {
+    if (call.kind == Kind::free && call.time_us < program.end_us) going.blocks[call.block] = true;
+  }
+  const auto peak = std::ranges::max_element(program.live) - program.live.begin();
+  for (std::size_t i = 0; std::cmp_less_equal(i, peak) && i < program.calls.size(); ++i) {
+    const suite::ProgramCall& call = program.calls[i];
+    if (!going.blocks[call.block]) continue;
+    const Bytes bytes = round_up(Bytes{call.bytes}, kGrain);
+    if (call.kind == Kind::allocate) going.at_peak += bytes;
+    if (call.kind == Kind::free) going.at_peak -= bytes;
+  }
+  return going;
+}
+
+bool fits_grown(const Answer& answer, double factor, const MakeAllocator& make) {
+  suite::Program grown = answer.program;
+  for (suite::ProgramCall& call : grown.calls) {
+    if (!answer.going.blocks[call.block]) continue;
+    call.bytes = static_cast<std::uint64_t>(static_cast<double>(call.bytes) * factor);
+  }
+  return measure_memory(make(*answer.gpu), grown).failure.empty();
+}
+
+// The largest factor that fits, to a sixtieth of what no allocator could do better than.
+std::optional<double> growth(const Answer& answer, const MakeAllocator& make) {
+  const Bytes live = answer.program.needs.peak_live;
+  if (answer.going.at_peak == 0_B || *answer.gpu < live) return std::nullopt;
+  double fits = 1;
+  double most = 1 + static_cast<double>((*answer.gpu - live).count) /
+                        static_cast<double>(answer.going.at_peak.count);
+  constexpr int kSteps = 6;
+  for (int i = 0; i < kSteps; ++i) {
+    const double middle = (fits + most) / 2;
+    (fits_grown(answer, middle, make) ? fits : most) = middle;
+  }
+  return fits;
+}
+
+Result<Way> way_of(std::string name, const Answer& answer, const MakeAllocator& make) {
+  constexpr Bytes kNoLimit = Bytes{std::uint64_t{1} << 60};
+  const suite::Outcome free = measure_memory(make(kNoLimit), answer.program);
+  if (!free.failure.empty()) return Error(ErrorCode::invalid_input, name + ": " + free.failure);
+  Way way{.name = std::move(name), .held = Bytes{free.peak_held}, .fits = {}, .may_grow = {}};
+  if (!answer.gpu) return way;
+  way.fits = way.held <= *answer.gpu || fits_grown(answer, 1, make);
+  if (*way.fits) way.may_grow = growth(answer, make);
+  return way;
+}
+
+Result<Answer> answer_of(suite::Program program, std::optional<Bytes> gpu) {
+  Answer answer{.program = std::move(program), .gpu = gpu, .going = {}, .ways = {}};
+  answer.going = going_of(answer.program);
+  const auto torch = [](bool expandable, Bytes max_split) {
+    return [=](Bytes limit) {
+      return suite::torch_model_kind(
+          {.expandable_segments = expandable, .max_split = max_split, .limit = limit});
+    };
+  };
+  const Bytes whole = suite::TorchSettings{}.max_split;
+  const std::pair<const char*, MakeAllocator> ways[] = {
+      {"PyTorch", torch(false, whole)},
+      {"PyTorch, max_split_size_mb:128", torch(false, 128_MiB)},
+      {"PyTorch, expandable_segments:True", torch(true, whole)},
+      {"Weir", [](Bytes limit) { return suite::weir_heap_kind(limit); }}};
+  for (const auto& [name, make] : ways) {
+    Result<Way> way = way_of(name, answer, make);
+    if (!way) return way.error();
+    answer.ways.push_back(*std::move(way));
+  }
+  return answer;
+}
+
+bool fits_somehow(const Answer& answer) {
+  return !answer.gpu || std::ranges::any_of(answer.ways, [](const Way& way) { return *way.fits; });
+}
+
+std::string fit_text(const Answer& answer) {
+  const suite::Program& program = answer.program;
+  std::string text = fmt::format("{} needs {} at its peak", printable(program.name),
+                                 in_words(program.needs.peak_live));
+  if (answer.going.at_peak > 0_B) {
+    text += fmt::format(", {} of it for blocks that come and go", in_words(answer.going.at_peak));
+  }
+  ReportTable table(answer.gpu ? "lrlr" : "lr");
+  std::vector<std::string> heading = {"allocator", "holds at most"};
+  if (answer.gpu) heading.insert(heading.end(), {"on " + in_words(*answer.gpu), "they may grow"});
+  table.add(heading);
+  for (const Way& way : answer.ways) {
+    std::vector<std::string> row = {way.name, in_words(way.held)};
+    if (answer.gpu) {
+      row.emplace_back(*way.fits ? "fits" : "out of memory");
+      row.push_back(way.may_grow ? fmt::format("{:.2f} times", *way.may_grow) : "-");
+    }
+    table.add(row);
+  }
+  return wrapped(text + ".", 0) + "\n\n" + table.text();
+}
+
+std::string fit_json(const Answer& answer) {
+  Json ways = Json::array();
+  for (const Way& way : answer.ways) {
+    Json row = {{"allocator", way.name}, {"peak_held_bytes", way.held.count}};
+    if (way.fits) row["fits"] = *way.fits;
+    if (way.may_grow) row["may_grow"] = *way.may_grow;
+    ways.push_back(std::move(row));
+  }
+  Json json = {{"program", answer.program.name},
+               {"peak_live_bytes", answer.program.needs.peak_live.count},
+               {"going_bytes", answer.going.at_peak.count},
+               {"allocators", std::move(ways)}};
+  if (answer.gpu) json["gpu_bytes"] = answer.gpu->count;
+  return json_text(json);
+}
+
+Result<Answer> answer_to(const FitCommand& command, std::optional<Bytes> gpu) {
+  const ProgressBar bar("replaying " + command.file, true);
+  Result<suite::Program> program =
+      suite::read_program(command.file, {.device = command.device, .with_failed = true});
+  if (!program) return program.error();
+  return answer_of(*std::move(program), gpu);
+}
+
+ExitCode run(const FitCommand& command) {
+  const Status allowed = check_names({{"FILE", command.file}}, named_outputs(command.result));
+  if (!allowed) return exit_code_of(allowed);
+  std::optional<Bytes> gpu;
+  if (!command.gpu.empty()) {
+    const Result<Bytes> bytes = parse_bytes(command.gpu);
+    if (!bytes)
+      return exit_code_of(Error(bytes.error().code(), "--gpu: " + bytes.error().message()));
+    gpu = *bytes;
+  }
+  Result<ResultOutput> output = ResultOutput::open(command.result);
+  if (!output) return exit_code_of(output.error());
+  const Result<Answer> answer = answer_to(command, gpu);
+  if (!answer) return exit_code_of(answer.error());
+  const Status written = output->write(fit_text(*answer), [&] { return fit_json(*answer); });
+  if (!written) return exit_code_of(written);
+  return fits_somehow(*answer) ? ExitCode::ok : ExitCode::answer_is_no;
+}
+
+constexpr const char* kFitFooter = R"(
+Runs the program, with the requests that failed, through models of PyTorch's allocator and through
+Weir on the simulated GPU. Memory of CUDA itself, and of other programs, is not counted: leave it
+room.
+
+Examples:
+  weir fit snapshot.pickle --gpu 24GiB
+  weir fit bench/traces/gnn.trace.gz
+
+docs/command.md says what all commands have in common. Exit codes: 0 it fits with one of them, or no
+GPU was named; 1 it fits with none; 2 a bad command line; 3 a file that can't be read or written.)";
+
+}  // namespace
+
+void add_fit_command(CLI::App& app, ExitCode& exit_code) {
+  auto command = std::make_shared<FitCommand>();
+  CLI::App* fit = app.add_subcommand(
+      "fit", "Say whether a program fits into a GPU, and with which allocator and settings");
+  add_input(*fit, "FILE", command->file,
+            "A trace, an RMM log, a recording, or a snapshot of PyTorch's; -: standard input");
+  fit->add_option("--gpu", command->gpu, "Memory that the program may have, such as 24GiB")
+      ->transform(not_empty())
+      ->type_name("SIZE");
+  add_device_option(*fit, command->device);
+  add_result_options(*fit, command->result);
+  fit->footer(kFitFooter);
+  fit->callback([command, &exit_code] { exit_code = run(*command); });
+}
+
+}  // namespace weir
