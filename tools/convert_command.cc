@@ -25,7 +25,10 @@ Status run(const ConvertCommand& command) {
   ProgressBar bar("converting " + command.file, true);
   LoadOptions options{.kind = command.input.kind, .device = command.input.device};
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
-  return convert_to_trace(command.file, command.output, options);
+  const Result<std::string> left_out = convert_to_trace(command.file, command.output, options);
+  if (!left_out) return left_out.error();
+  if (!left_out->empty()) complain(command.file + ": left out of the trace: " + *left_out);
+  return {};
 }
 
 constexpr const char* kConvertFooter = R"(

@@ -18,7 +18,7 @@
 #include "command.h"
 #include "grammar.h"
 #include "look/html.h"
-#include "look/report_verdict.h"
+#include "look/report.h"
 #include "option_checks.h"
 #include "replay/report_table.h"
 

@@ -387,6 +387,23 @@ Loaded loaded(const std::string& path) {
   std::exit(1);
 }
 
+// A request that failed when half of what PyTorch held had no block; then all is freed.
+Loaded failed() {
+  const std::string path = folder + "/failed.snapshot.json";
+  std::ofstream(path) << R"json({"segments": [
+    {"device": 0, "address": 67108864, "total_size": 20971520, "stream": 0, "segment_type": "large",
+     "blocks": [{"size": 20971520, "state": "inactive"}]}],
+   "device_traces": [
+    [{"action": "segment_alloc", "addr": 67108864, "size": 20971520, "stream": 0, "time_us": 1000},
+     {"action": "alloc", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 2000, "frames": [
+       {"name": "forward", "filename": "/x/somebody/work/net/model.py", "line": 7}]},
+     {"action": "oom", "size": 15728640, "device_free": 1048576, "stream": 0, "time_us": 9000,
+      "frames": [{"name": "loss", "filename": "/x/somebody/work/net/model.py", "line": 9}]},
+     {"action": "free_completed", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 9500}],
+    []]})json";
+  return loaded(path);
+}
+
 // A program with captures.
 Loaded pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
 
@@ -431,6 +448,7 @@ int main(int argc, char** argv) {
       {"driver", [] { return std::vector{weir::driver()}; }},
       {"layers", [] { return std::vector{weir::layers()}; }},
       {"evaluation", [] { return std::vector{weir::evaluation()}; }},
+      {"failed", [] { return std::vector{weir::failed()}; }},
       {"empty", [] { return std::vector<weir::Loaded>(1); }},
       {"two",
        [] {

@@ -103,6 +103,41 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   EXPECT_THAT(none.err, HasSubstr("the snapshot has nothing of device 2; it has of 0, 1"));
 }
 
+TEST_F(LookCommands, WhatPyTorchHeldWithoutABlockHasACause) {
+  const std::string file = write("causes.json", R"({"device_traces": [[]], "segments": [
+    {"address": 1073741824, "total_size": 41943040, "stream": 0, "segment_type": "large", "blocks": [
+      {"size": 31457280, "state": "active_allocated"}, {"size": 10485760, "state": "inactive"}]},
+    {"address": 2147483648, "total_size": 20971520, "stream": 0, "segment_type": "large", "blocks": [
+      {"size": 20971520, "state": "inactive"}]},
+    {"address": 3221225472, "total_size": 20971520, "stream": 7, "segment_type": "large", "blocks": [
+      {"size": 15728640, "state": "active_pending_free"}, {"size": 5242880, "state": "inactive"}]},
+    {"address": 4294967296, "total_size": 2097152, "stream": 0, "segment_type": "small", "blocks": [
+      {"size": 1048576, "state": "inactive"}, {"size": 1048576, "state": "active_allocated"}]},
+    {"address": 5368709120, "total_size": 20971520, "stream": 0, "segment_type": "large",
+     "segment_pool_id": [0, 1], "blocks": [
+      {"size": 12582912, "state": "active_allocated"}, {"size": 8388608, "state": "inactive"}]}]})");
+  const auto json = nlohmann::json::parse(weir("report --json " + file).out);
+  const nlohmann::json& held = json["pytorch"];
+  EXPECT_EQ(held["reserved_bytes"], 102 << 20);
+  EXPECT_EQ(held["live_bytes"], 58 << 20);
+  EXPECT_EQ(held["largest_inactive_bytes"], 20 << 20);
+  EXPECT_EQ(held["inactive"], nlohmann::json({{"graph_pool_bytes", 8 << 20},
+                                              {"small_pool_bytes", 1 << 20},
+                                              {"other_stream_bytes", 5 << 20},
+                                              {"remainder_bytes", 10 << 20},
+                                              {"cached_bytes", 20 << 20}}));
+}
+
+TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
+  const Finished converted =
+      weir("convert -o " + path("out.trace") + " " + write("ran_out.json", kRanOut));
+  EXPECT_EQ(converted.code, 0);
+  EXPECT_THAT(converted.err, HasSubstr("left out of the trace: stacks (weir report reads the file "
+                                       "itself), device 0\n"));
+  EXPECT_THAT(weir("convert -o " + path("plain.trace") + " " + write("t.trace", kSmallTrace)).err,
+              IsEmpty());
+}
+
 TEST_F(LookCommands, LookSaysItInThreeLinesAndMakesAPage) {
   const Finished look = shell(
       "TMPDIR=" + path("") + " " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),

@@ -50,6 +50,10 @@ Status write(const Recording& recording, LookFormat format, const std::string& p
   return file->commit();
 }
 
+std::string stacks_left_out(const std::vector<std::vector<std::uint32_t>>& stacks) {
+  return stacks.size() > 1 ? "stacks (weir report reads the file itself)" : "";
+}
+
 Error not_a_moment(std::string_view text) {
   return Error(ErrorCode::invalid_argument,
                fmt::format("'{}' is no moment: give begin, end, peak-live, peak-reserved, or the "
@@ -106,36 +110,40 @@ Result<std::size_t> parse_moment(std::string_view text, const Recording& recordi
                       recording.begin() + Nanoseconds{static_cast<std::int64_t>(*since)});
 }
 
-Status convert_to_trace(const std::string& input, const std::string& output,
-                        const LoadOptions& options) {
+Result<std::string> convert_to_trace(const std::string& input, const std::string& output,
+                                     const LoadOptions& options) {
   const Result<InputFile> whole = InputFile::open(input);
   if (!whole) return whole.error();
   const Result<FileKind> kind = options.kind ? *options.kind : kind_of_file(whole->path());
   if (!kind.ok()) return whole->named(kind.error());
+  const auto write = [&](auto&& append, std::string left_out = {}) -> Result<std::string> {
+    Result<OutputFile> file = OutputFile::open(output, whole->path());
+    if (!file.ok()) return std::move(file).error();
+    append(*file);
+    if (Status written = file->commit(); !written) return std::move(written).error();
+    return left_out;
+  };
   if (*kind == FileKind::pickle) {
     const Result<PytorchTrace> trace = read_pytorch_trace(whole->path(), options.device);
     if (!trace.ok()) return whole->named(trace.error());
-    Result<OutputFile> file = OutputFile::open(output, whole->path());
-    if (!file.ok()) return std::move(file).error();
-    file->text() += trace->text;
-    return file->commit();
+    std::string left_out = stacks_left_out(trace->stacks.stacks);
+    for (std::size_t i = 0; i < trace->devices.size(); ++i) {
+      if (std::cmp_equal(i, trace->device) || !trace->devices[i].is_used()) continue;
+      left_out += fmt::format("{}device {}", left_out.empty() ? "" : ", ", i);
+    }
+    return write([&](OutputFile& file) { file.text() += trace->text; }, std::move(left_out));
   }
   if (*kind == FileKind::rmm_log) {
     const Result<std::string> trace = trace_of_rmm_log(whole->path());
     if (!trace) return whole->named(trace.error());
-    Result<OutputFile> file = OutputFile::open(output, whole->path());
-    if (!file) return std::move(file).error();
-    file->text() += *trace;
-    return file->commit();
+    return write([&](OutputFile& file) { file.text() += *trace; });
   }
   LoadOptions known = options;
   known.kind = *kind;
   const Result<Loaded> recording = load(whole->path(), known);
   if (!recording.ok()) return whole->named(recording.error());
-  Result<OutputFile> file = OutputFile::open(output, whole->path());
-  if (!file.ok()) return std::move(file).error();
-  write_trace(*recording, *file);
-  return file->commit();
+  return write([&](OutputFile& file) { write_trace(*recording, file); },
+               stacks_left_out(recording->stacks));
 }
 
 }  // namespace weir

@@ -34,9 +34,9 @@ Status export_snapshot(const Recording& recording, std::size_t events, LookForma
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording);
 
 // Writes the file `input` (as load() takes it, with its options) as a trace to `output`. A PyTorch
-// snapshot and an RMM log are converted as they are, and not replayed. Errors: as load();
-// invalid_argument, naming the file and the remedy.
-Status convert_to_trace(const std::string& input, const std::string& output,
-                        const LoadOptions& options = {});
+// snapshot and an RMM log are converted as they are, and not replayed. Returns what was left out,
+// in words; "": nothing. Errors: as load(); invalid_argument, naming the file and the remedy.
+Result<std::string> convert_to_trace(const std::string& input, const std::string& output,
+                                     const LoadOptions& options = {});
 
 }  // namespace weir

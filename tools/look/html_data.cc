@@ -14,7 +14,6 @@
 #include "look/html_columns.h"
 #include "look/numbering.h"
 #include "look/report.h"
-#include "look/report_verdict.h"
 #include "look/symbols.h"
 
 namespace weir {

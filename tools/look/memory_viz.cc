@@ -11,12 +11,24 @@
 #include <unordered_map>
 
 #include "look/exporters.h"
-#include "look/heaps.h"
 #include "look/streams.h"
 #include "look/visible_mapping.h"
 
 namespace weir {
 namespace {
+
+// By HeapId: what its `heap_open` says last; of a heap without one, what its first block says.
+std::unordered_map<std::uint32_t, HeapServes> heaps_of(const Recording& recording) {
+  std::unordered_map<std::uint32_t, HeapServes> heaps;
+  for (const Event& event : recording.events) {
+    if (event.kind == EventKind::heap_open) {
+      heaps[event.heap.value] = {event.stream, event.pool};
+    } else if (event.kind == EventKind::allocate) {
+      heaps.try_emplace(event.heap.value, HeapServes{event.stream, event.pool});
+    }
+  }
+  return heaps;
+}
 
 constexpr std::string_view kOurs = "weir";  // the file that frames of no program are in
 

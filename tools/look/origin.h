@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -26,26 +27,15 @@ enum class Inactive : std::uint8_t {
 };
 inline constexpr int kInactives = static_cast<int>(Inactive::cached) + 1;
 std::string_view name_of(Inactive cause);
-
-// Addresses that PyTorch held in a row.
-struct HeldSegment {
-  std::uint64_t address = 0;
-  Bytes bytes, live;
-  std::uint64_t stream = 0;
-  bool small = false, graph_pool = false;
-  struct Part {
-    std::uint64_t offset;  // in the segment
-    Bytes bytes;
-  };
-  std::vector<Part> blocks;  // live, by offset
-};
+// "in segments without a live block": where such bytes are.
+std::string_view meaning_of(Inactive cause);
 
 // What the recorded allocator held at one moment.
 struct Held {
   Bytes reserved, live;
   std::array<Bytes, kInactives> inactive{};
-  Bytes largest_inactive;             // piece
-  std::vector<HeldSegment> segments;  // by address
+  Bytes largest_inactive;  // piece
+  std::size_t segments = 0;
 };
 
 struct FailedRequest {

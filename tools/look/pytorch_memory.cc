@@ -99,11 +99,11 @@ class Ranges {
   Map ranges_;
 };
 
-Inactive cause_of(const HeldSegment& segment, std::uint64_t main_stream) {
+Inactive cause_of(const HeldSegment& segment, bool has_live, std::uint64_t main_stream) {
   if (segment.graph_pool) return Inactive::graph_pool;
   if (segment.small) return Inactive::small_pool;
   if (segment.stream != main_stream) return Inactive::other_stream;
-  return segment.blocks.empty() ? Inactive::cached : Inactive::remainder;
+  return has_live ? Inactive::remainder : Inactive::cached;
 }
 
 std::uint64_t stream_with_most(const Ranges::Map& ranges) {
@@ -122,6 +122,15 @@ std::string_view name_of(Inactive cause) {
   constexpr std::array<std::string_view, kInactives> kNames = {
       "graph_pool", "small_pool", "other_stream", "remainder", "cached"};
   return kNames[static_cast<std::size_t>(cause)];
+}
+
+std::string_view meaning_of(Inactive cause) {
+  constexpr std::array<std::string_view, kInactives> kMeanings = {
+      "in segments of a CUDA graph's private pool",
+      "in the 2 MiB segments for requests of up to 1 MiB",
+      "in segments of another stream, which no request of the main one may use",
+      "beside live blocks of the same segments", "in segments without a live block"};
+  return kMeanings[static_cast<std::size_t>(cause)];
 }
 
 PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
@@ -213,31 +222,28 @@ Held PytorchMemory::at(std::size_t entries) const {
     }
   }
   Held held;
-  for (auto& [address, range] : ranges.map()) {
-    held.reserved += range.bytes;
+  held.segments = ranges.map().size();
+  const std::uint64_t main_stream = stream_with_most(ranges.map());
+  for (const auto& [address, range] : ranges.map()) {
     const std::uint64_t end = address + range.bytes.count;
+    std::uint64_t reached = address;
+    Bytes used, free;
+    const auto gap_until = [&](std::uint64_t at) {
+      const Bytes gap{at - std::min(at, reached)};
+      free += gap;
+      held.largest_inactive = std::max(held.largest_inactive, gap);
+    };
     for (auto block = live.lower_bound(address); block != live.end() && block->first < end;
          ++block) {
-      const Bytes bytes = std::min(block->second, Bytes{end - block->first});
-      range.blocks.push_back({block->first - address, bytes});
-      range.live += bytes;
+      gap_until(block->first);
+      const std::uint64_t to = std::min(end, block->first + block->second.count);
+      used += Bytes{to - block->first};
+      reached = std::max(reached, to);
     }
-    held.live += range.live;
-  }
-  const std::uint64_t main_stream = stream_with_most(ranges.map());
-  for (auto& [address, range] : ranges.map()) {
-    std::uint64_t reached = 0;
-    const auto gap = [&](std::uint64_t to) {
-      if (to <= reached) return;
-      held.inactive[static_cast<int>(cause_of(range, main_stream))] += Bytes{to - reached};
-      held.largest_inactive = std::max(held.largest_inactive, Bytes{to - reached});
-    };
-    for (const HeldSegment::Part& block : range.blocks) {
-      gap(block.offset);
-      reached = std::max(reached, block.offset + block.bytes.count);
-    }
-    gap(range.bytes.count);
-    held.segments.push_back(std::move(range));
+    gap_until(end);
+    held.reserved += range.bytes;
+    held.live += used;
+    held.inactive[static_cast<int>(cause_of(range, used > 0_B, main_stream))] += free;
   }
   return held;
 }

@@ -25,6 +25,14 @@ struct FinalBlock {
   PickleValue frames;
 };
 
+// Addresses that PyTorch holds in a row.
+struct HeldSegment {
+  std::uint64_t address = 0;
+  Bytes bytes;
+  std::uint64_t stream = 0;
+  bool small = false, graph_pool = false;
+};
+
 class PytorchMemory {
  public:
   // The snapshot must outlive it.

@@ -89,7 +89,6 @@ class Converter {
   void header();
   void name_unknown();
   void find_early();
-  void find_early_in_segments(const std::unordered_map<std::uint64_t, bool>& live);
   void find_held();
   void entry(PickleValue entry);
   void fail(PickleValue entry);
@@ -209,10 +208,6 @@ void Converter::find_early() {
           Early{bytes_of(each, "size"), number(each, "stream"), {}, action == "free_completed"});
     }
   }
-  find_early_in_segments(live);
-}
-
-void Converter::find_early_in_segments(const std::unordered_map<std::uint64_t, bool>& live) {
   for (const FinalBlock& block : memory_.blocks()) {
     if (live.contains(block.address)) continue;
     early_.try_emplace(block.address,

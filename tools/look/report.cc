@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "look/block_lifetimes.h"
-#include "look/report_advice.h"
 #include "look/report_blocks.h"
 #include "look/report_moment.h"
 
@@ -28,6 +27,17 @@ std::string_view name_of(Cause cause) {
   constexpr std::array<std::string_view, kCauses> kNames = {
       "rounding", "page_tails", "placement", "stream_partition", "pool_partition", "idle_pages"};
   return kNames[static_cast<std::size_t>(cause)];
+}
+
+std::string_view meaning_of(Cause cause) {
+  constexpr std::array<std::string_view, kCauses> kMeanings = {
+      "rounding of blocks to multiples of 512 bytes",
+      "free at the ends of pages in use",
+      "free between two blocks of a page",
+      "held by streams that have nothing on it",
+      "kept by graph pools, unused",
+      "idle, free for every stream"};
+  return kMeanings[static_cast<std::size_t>(cause)];
 }
 
 Report report_of(const Recording& recording, const ReportOptions& options, const Origin& origin) {

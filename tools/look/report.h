@@ -36,6 +36,8 @@ enum class Cause : std::uint8_t {
 };
 inline constexpr int kCauses = static_cast<int>(Cause::idle_pages) + 1;
 std::string_view name_of(Cause cause);
+// "free at the ends of pages in use": what such bytes are.
+std::string_view meaning_of(Cause cause);
 
 // Blocks that have something in common: a stream, a pool, a class of sizes, a stack.
 struct Share {
@@ -158,6 +160,15 @@ struct Report {
 
 Report report_of(const Recording& recording, const ReportOptions& options = {},
                  const Origin& origin = {});
+
+// What the numbers of a report, as far as they are filled in, advise to change.
+std::vector<Advice> advice_on(const Report& report);
+
+// What ran out or peaked, where, why, and what Weir would have held: a sentence or two each, the
+// first of what failed or how high the peak was. No line ends.
+std::vector<std::string> verdict_of(const Report& report);
+// "device 1 of 4; --device shows 0 (held 7.96 GiB)"; "": the file has one.
+std::string devices_text(const Origin& origin);
 
 // The verdict, and tables of at most report_width() columns. Ends with a line end.
 std::string report_text(const Report& report, ReportStyle style = ReportStyle::plain);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "look/report_advice.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
+#include "look/report.h"
 #include "look/streams.h"
 #include "replay/units.h"
 
@@ -31,63 +31,32 @@ std::string share(Bytes part, Bytes whole) {
                      in_words(whole));
 }
 
-std::string remedy_for(Cause cause) {
-  switch (cause) {
-    case Cause::rounding:
-      return "Put small tensors that live equally long into one allocation: every block is a "
-             "multiple of 512 bytes.";
-    case Cause::page_tails:
-    case Cause::placement:
-      return "Allocate what lives long before what lives shortly, so that free memory lies "
-             "together. If WEIR_REUSE is grow or balanced, WEIR_REUSE=wait takes free memory "
-             "sooner.";
-    case Cause::stream_partition:
-      return "Call retire() for streams that are no longer used, and use fewer streams for work "
-             "that allocates.";
-    case Cause::pool_partition:
-      return "Let graphs that are launched one after the other share one GraphPool, and destroy "
-             "the graphs that are launched no more.";
-    case Cause::idle_pages:
-      return "Nothing stopped a stream from taking these but the wish not to wait: WEIR_REUSE=wait "
-             "takes them at once. trim() gives them back to the driver.";
-  }
-  return {};
-}
-
-std::string what_is(Cause cause) {
-  switch (cause) {
-    case Cause::rounding:
-      return "is rounding of blocks";
-    case Cause::page_tails:
-      return "is free at the ends of pages in use";
-    case Cause::placement:
-      return "is free between blocks";
-    case Cause::stream_partition:
-      return "is held by streams that have nothing on it";
-    case Cause::pool_partition:
-      return "is kept by graph pools, unused";
-    case Cause::idle_pages:
-      return "is idle";
-  }
-  return {};
+std::string_view remedy_for(Cause cause) {
+  constexpr std::string_view kOrder =
+      "Allocate what lives long before what lives shortly, so that free memory lies together.";
+  constexpr std::array<std::string_view, kCauses> kRemedies = {
+      "Put small tensors that live equally long into one allocation.",
+      kOrder,
+      kOrder,
+      "Call retire() for streams that are no longer used, and use fewer streams for work that "
+      "allocates.",
+      "Let graphs that are launched one after the other share one GraphPool, and destroy the "
+      "graphs "
+      "that are launched no more.",
+      "Nothing stopped a stream from taking these but the wish not to wait: WEIR_REUSE=wait takes "
+      "them at once. trim() gives them back to the driver."};
+  return kRemedies[static_cast<std::size_t>(cause)];
 }
 
 void advise_on_failures(const Report& report, std::vector<Advice>& advice) {
   if (report.totals.out_of_memory == 0) return;
-  std::string holder;
-  const std::vector<Share>& stacks = report.peak_live.by_stack;
-  if (!stacks.empty() && stacks.front().id != 0) {
-    holder = fmt::format(" Most of it was asked for by {} ({}).", stacks.front().name,
-                         in_words(stacks.front().bytes));
-  }
   advice.push_back(
       {fmt::format("{} failed for want of memory; at its peak the program had {} "
                    "live, and {} was held.",
                    counted(report.totals.out_of_memory, "request"), in_words(report.peak_live.live),
                    in_words(report.peak_reserved.reserved)),
        "Raise WEIR_LIMIT if it is below what the device has; otherwise the program "
-       "must need less at its peak." +
-           holder});
+       "must need less at its peak."});
 }
 
 void advise_on_fragmentation(const Report& report, std::vector<Advice>& advice) {
@@ -107,10 +76,10 @@ void advise_on_fragmentation(const Report& report, std::vector<Advice>& advice) 
     return moment.causes[static_cast<int>(a)] > moment.causes[static_cast<int>(b)];
   });
   for (const Cause cause : causes) {
-    advice.push_back({fmt::format("At the peak of reserved memory, {} {}.",
+    advice.push_back({fmt::format("At the peak of reserved memory, {} is {}.",
                                   share(moment.causes[static_cast<int>(cause)], moment.reserved),
-                                  what_is(cause)),
-                      remedy_for(cause)});
+                                  meaning_of(cause)),
+                      std::string(remedy_for(cause))});
   }
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/report.h"
-#include "look/report_verdict.h"
 #include "replay/json.h"
 
 namespace weir {
@@ -147,7 +146,7 @@ Json held_json(const Held& held) {
           {"live_bytes", held.live.count},
           {"inactive", std::move(inactive)},
           {"largest_inactive_bytes", held.largest_inactive.count},
-          {"segments", held.segments.size()}};
+          {"segments", held.segments}};
 }
 
 Json failure_json(const Report& report) {

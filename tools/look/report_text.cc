@@ -5,7 +5,6 @@
 #include <array>
 
 #include "look/report.h"
-#include "look/report_verdict.h"
 #include "replay/report_table.h"
 #include "replay/units.h"
 
@@ -13,22 +12,6 @@ namespace weir {
 namespace {
 
 constexpr double kWorthARow = 0.01;  // of what is reserved
-
-// By Inactive: where the bytes are.
-constexpr std::array<const char*, kInactives> kInactiveIs = {
-    "in segments of a CUDA graph's private pool",
-    "in the 2 MiB segments for requests of up to 1 MiB",
-    "in segments of another stream, which no request of the main one may use",
-    "beside live blocks of the same segments",
-    "in segments without a live block",
-};
-
-// By Cause.
-constexpr std::array<const char*, kCauses> kCauseIs = {
-    "blocks are multiples of 512 bytes", "free at the ends of pages in use",
-    "free between two blocks of a page", "pages held by a stream with no block on them",
-    "idle pages that graph pools keep",  "idle pages, free for every stream",
-};
 
 double number(Bytes bytes) { return static_cast<double>(bytes.count); }
 
@@ -182,20 +165,23 @@ class Writer {
     text_ += "\n" + title(fmt::format("What PyTorch held and did not use {}: {} of {}",
                                       report_.failed ? "when the request failed" : "at its peak",
                                       in_words(unused), in_words(held.reserved)));
-    add(parts<Inactive>(held.inactive, held.reserved, kInactiveIs));
+    add(parts<Inactive>(held.inactive, held.reserved));
+    text_ += "\n";
+    say("`weir fit FILE` says what PyTorch would have held with other settings.");
   }
 
-  // A row for each part that is worth one. Part i is named by name_of() and explained by `is`.
+  // A row for each part that is worth one.
   template <class Part, std::size_t kParts>
-  static ReportTable parts(const std::array<Bytes, kParts>& bytes, Bytes reserved,
-                           const std::array<const char*, kParts>& is) {
+  static ReportTable parts(const std::array<Bytes, kParts>& bytes, Bytes reserved) {
     ReportTable table("lrrl");
     table.add({"part", "bytes", "of reserved", ""});
     for (std::size_t i = 0; i < kParts; ++i) {
       if (!is_much(bytes[i], reserved)) continue;
-      std::string name(name_of(static_cast<Part>(i)));
+      const auto part = static_cast<Part>(i);
+      std::string name(name_of(part));
       std::replace(name.begin(), name.end(), '_', ' ');
-      table.add({name, in_words(bytes[i]), percent(number(bytes[i]), number(reserved)), is[i]});
+      table.add({name, in_words(bytes[i]), percent(number(bytes[i]), number(reserved)),
+                 std::string(meaning_of(part))});
     }
     return table;
   }
@@ -215,7 +201,7 @@ class Writer {
                  "). There is nothing to gain.");
     }
     text_ += "\n" + title(sum);
-    ReportTable table = parts<Cause>(moment.causes, moment.reserved, kCauseIs);
+    ReportTable table = parts<Cause>(moment.causes, moment.reserved);
     if (moment.unplaced > 0_B) {
       table.add({"less: unplaced", in_words(moment.unplaced),
                  percent(number(moment.unplaced), number(moment.reserved)),

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "look/report_verdict.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "look/pytorch_trace.h"
+#include "look/report.h"
 #include "look/stack_calls.h"
 #include "replay/report_table.h"
 #include "replay/units.h"

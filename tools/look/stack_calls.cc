@@ -235,12 +235,8 @@ std::string short_path(const std::string& file) {
   return at == std::string::npos ? path : path.substr(at + 1);
 }
 
-std::string without_folders(const std::string& file) {
-  return file.substr(file.find_last_of("/\\") + 1);
-}
-
 std::string frame_text(const RecordedFrame& frame) {
-  const std::string file = without_folders(frame.file);
+  const std::string file = frame.file.substr(frame.file.find_last_of("/\\") + 1);
   if (frame.function.empty() && file.empty()) return "?";
   if (file.empty()) return frame.function;
   const std::string place = frame.line == 0 ? file : fmt::format("{}:{}", file, frame.line);

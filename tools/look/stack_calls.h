@@ -26,7 +26,6 @@ bool is_python(const RecordedFrame& frame);
 // `file` with its last two folders, whichever system it is of: whose home it lies in is nobody's
 // business. "/x/y/project/src/net.py" -> "project/src/net.py".
 std::string short_path(const std::string& file);
-std::string without_folders(const std::string& file);
 
 // "softmax (nn.py:6)": without folders; "?": nothing is known.
 std::string frame_text(const RecordedFrame& frame);

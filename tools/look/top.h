@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "look/heaps.h"
+#include "look/streams.h"
 #include "weir/event.h"
 #include "weir/result.h"
 #include "weir/types.h"

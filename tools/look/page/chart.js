@@ -42,8 +42,8 @@ class Chart {
         'span', {class: 'sub'}, head,
         ` ${[r.program, r.device].filter((t) => t !== '' && t !== r.source).join(', on ')}`);
     this.facts = make('p', {class: 'facts'}, element);
+    if (r.origin.devices !== '') make('p', {class: 'facts'}, element, r.origin.devices);
     const warnings = [];
-    if (r.origin.devices !== '') make('span', {class: 'sub'}, head, r.origin.devices);
     if (r.damage !== '') warnings.push(`Incomplete: ${r.damage}`);
     if (r.dropped > 0)
       warnings.push(`${plural(r.dropped, 'event')} came too fast to be written, and are missing.`);
