@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that pile up, blocks that come and go, and what a report advises.
+// Blocks that pile up, and what a report advises.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -103,22 +103,6 @@ TEST(ReportGrowth, MarksThatRepeatAreThePhases) {
   EXPECT_EQ(report.growth[0].grew, 5U);
   EXPECT_EQ(report.growth[0].parts, 5U);
   EXPECT_EQ(report.growth[0].blocks, 5U);
-}
-
-TEST(ReportChurn, CountsBlocksThatComeAndGo) {
-  HandMade made = with_a_big_page();
-  for (int i = 0; i < 600; ++i) {
-    made.allocate(kAt, 4_KiB, 3).allocate(kAt + 8192, 4_KiB, 3);
-    made.deallocate(kAt).deallocate(kAt + 8192);  // each lives for 2 us
-  }
-  for (int i = 0; i < 5; ++i) made.allocate(kAt, 64_KiB, 3).deallocate(kAt);
-  const Report report = report_of(made.recording);
-  ASSERT_THAT(report.churn, SizeIs(1));
-  EXPECT_EQ(report.churn[0].requested, 4_KiB);
-  EXPECT_EQ(report.churn[0].stream, 3U);
-  EXPECT_EQ(report.churn[0].blocks, 1200U);
-  EXPECT_EQ(report.churn[0].at_once, 2U);
-  EXPECT_EQ(report.churn[0].mean_life, 2_us);
 }
 
 TEST(ReportAdvice, ThereIsNoneWhereAllIsWell) {

@@ -72,12 +72,10 @@ Report report_of(const Recording& recording, const ReportOptions& options, const
   report.waits = waits_of(recording, lifetimes, names);
   report.costly = costly_blocks(lifetimes, names);
   report.growth = growth_of(recording, lifetimes, names);
-  report.churn = churn_of(lifetimes);
   report.advice = advice_on(report);
   shorten(report.waits, options.top);
   shorten(report.costly, options.top);
   shorten(report.growth, options.top);
-  shorten(report.churn, options.top);
   report.stacks = std::move(names.stacks);
   return report;
 }

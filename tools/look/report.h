@@ -105,16 +105,6 @@ struct Growth {
   Nanoseconds first, last;  // when the oldest and the youngest were allocated, since the begin
 };
 
-// Blocks of one size and stream that come and go.
-struct Churn {
-  std::uint64_t stream = 0;
-  std::string stream_name;
-  Bytes requested;
-  std::uint64_t blocks = 0;   // allocated and freed
-  std::uint64_t at_once = 0;  // the most that lived at the same time
-  Nanoseconds mean_life;
-};
-
 struct Totals {
   std::uint64_t allocations = 0, deallocations = 0, fences = 0, stream_waits = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
@@ -153,7 +143,6 @@ struct Report {
   std::vector<WaitPair> waits;  // the most waits first; at most `top` rows, like the next three
   std::vector<CostlyBlocks> costly;
   std::vector<Growth> growth;
-  std::vector<Churn> churn;
   std::vector<Advice> advice;
   std::vector<std::vector<std::string>> stacks;  // as text, innermost first; the first: unknown
 };

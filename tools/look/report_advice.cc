@@ -18,7 +18,6 @@ constexpr double kMuchNeverUsed = 0.25;
 constexpr Nanoseconds kLongWait = 1_ms;
 constexpr std::uint64_t kManyWaits = 100;
 constexpr double kWaitsPerAllocation = 0.05;
-constexpr std::uint64_t kManyTurns = 10'000;
 constexpr std::uint64_t kManyMappings = 300'000;  // Weir keeps to 400,000
 constexpr std::size_t kMostGrowth = 3;
 
@@ -152,14 +151,6 @@ void advise_on_blocks(const Report& report, std::vector<Advice>& advice) {
              ? "Look for what still refers to them: a list or a cache that only grows. Record with "
                "WEIR_RECORD_STACKS=cpp to see who asked."
              : "Look for what still refers to them: a list or a cache that only grows."});
-  }
-  for (const Churn& churn : report.churn) {
-    if (churn.blocks < kManyTurns || churn.blocks * 4 < report.totals.allocations) continue;
-    advice.push_back(
-        {fmt::format("{} of {} on stream {} came and went, never more than {} at once.",
-                     counted(churn.blocks, "block"), in_words(churn.requested), churn.stream_name,
-                     with_commas(churn.at_once)),
-         "If the host's time matters, allocate them once and keep them."});
   }
 }
 

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <functional>
 #include <map>
-#include <queue>
 #include <tuple>
 
 #include "look/streams.h"
@@ -17,11 +15,6 @@ namespace {
 // Without marks that repeat, a recording has so many parts, with as many allocations each.
 constexpr std::size_t kParts = 8;
 constexpr std::size_t kFewestPhases = 4;
-// Blocks of a size that came and went fewer times than this are not worth a row; nor are those that
-// are a smaller part of all blocks.
-constexpr std::uint64_t kFewestChurned = 1000;
-constexpr std::uint64_t kLeastChurned = 100;
-constexpr std::uint64_t kFewestTurns = 20;
 
 // "iteration 3" and "iteration 4" are the same mark.
 std::string without_numbers(const std::string& text) {
@@ -121,43 +114,6 @@ std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& 
   }
   std::stable_sort(list.begin(), list.end(),
                    [](const Growth& a, const Growth& b) { return a.bytes > b.bytes; });
-  return list;
-}
-
-std::vector<Churn> churn_of(const BlockLifetimes& lifetimes) {
-  using Ends = std::priority_queue<Nanoseconds, std::vector<Nanoseconds>, std::greater<>>;
-  struct Group {
-    std::uint64_t freed = 0;
-    std::size_t at_once = 0;
-    Nanoseconds lived;
-    Ends ends;  // of those that live
-  };
-  std::map<std::pair<std::uint64_t, std::uint64_t>, Group> groups;
-  for (const BlockLifetime& lifetime : lifetimes.blocks) {
-    Group& group = groups[{lifetime.stream, lifetime.requested.count}];
-    while (!group.ends.empty() && group.ends.top() <= lifetime.begin) group.ends.pop();
-    constexpr Nanoseconds kNever{INT64_MAX};
-    group.ends.push(lifetime.live_at_end ? kNever : lifetime.end);
-    group.at_once = std::max(group.at_once, group.ends.size());
-    if (lifetime.live_at_end || lifetime.live_at_begin) continue;
-    ++group.freed;
-    group.lived += lifetime.end - lifetime.begin;
-  }
-  std::vector<Churn> list;
-  for (const auto& [key, group] : groups) {
-    if (group.freed < kFewestChurned || group.freed * kLeastChurned < lifetimes.blocks.size() ||
-        group.freed < kFewestTurns * group.at_once) {
-      continue;
-    }
-    list.push_back({.stream = key.first,
-                    .stream_name = stream_text(key.first),
-                    .requested = Bytes{key.second},
-                    .blocks = group.freed,
-                    .at_once = group.at_once,
-                    .mean_life = {group.lived.count / static_cast<std::int64_t>(group.freed)}});
-  }
-  std::stable_sort(list.begin(), list.end(),
-                   [](const Churn& a, const Churn& b) { return a.blocks > b.blocks; });
   return list;
 }
 

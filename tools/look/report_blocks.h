@@ -19,6 +19,5 @@ std::vector<WaitPair> waits_of(const Recording& recording, const BlockLifetimes&
 std::vector<CostlyBlocks> costly_blocks(const BlockLifetimes& lifetimes, const ReportNames& names);
 std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& lifetimes,
                               const ReportNames& names);
-std::vector<Churn> churn_of(const BlockLifetimes& lifetimes);
 
 }  // namespace weir

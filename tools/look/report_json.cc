@@ -117,18 +117,6 @@ Json growth_json(const Report& report) {
   return list;
 }
 
-Json churn_json(const Report& report) {
-  Json list = Json::array();
-  for (const Churn& churn : report.churn) {
-    list.push_back({{"requested_bytes", churn.requested.count},
-                    {"stream", churn.stream},
-                    {"blocks", churn.blocks},
-                    {"most_at_once", churn.at_once},
-                    {"mean_life_us", microseconds(churn.mean_life)}});
-  }
-  return list;
-}
-
 Json advice_json(const Report& report) {
   Json list = Json::array();
   for (const Advice& advice : report.advice) {
@@ -189,7 +177,6 @@ std::string report_json(const Report& report) {
   json["waits"] = waits_json(report);
   json["waited_for"] = costly_json(report);
   json["growth"] = growth_json(report);
-  json["churn"] = churn_json(report);
   json["advice"] = advice_json(report);
   json["stacks"] = report.stacks;
   return json_text(json);

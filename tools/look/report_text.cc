@@ -38,7 +38,6 @@ class Writer {
     fragmentation("at the peak of reserved", report_.peak_reserved);
     earlier_use();
     growth();
-    churn();
     waits();
     driver();
     advice();
@@ -285,18 +284,6 @@ class Writer {
                  time(growth.first), time(growth.last), growth.place});
     }
     text_ += "\n" + title("Still live at the end, and more all the time");
-    add(table);
-  }
-
-  void churn() {
-    if (report_.churn.empty()) return;
-    ReportTable table("rlrrr");
-    table.add({"blocks of", "stream", "came and went", "most at once", "lived (mean)"});
-    for (const Churn& churn : report_.churn) {
-      table.add({in_words(churn.requested), churn.stream_name, with_commas(churn.blocks),
-                 with_commas(churn.at_once), time(churn.mean_life)});
-    }
-    text_ += "\n" + title("Allocated and freed again and again");
     add(table);
   }
 
