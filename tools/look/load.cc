@@ -91,7 +91,7 @@ Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
   loaded.origin = {.has_times = has_times,
                    .device = snapshot->device,
                    .failure = snapshot->failure,
-                   .held = std::move(snapshot->held),
+                   .held = snapshot->held,
                    .addresses = std::move(snapshot->addresses)};
   if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
   if (std::optional<FailedRequest>& failure = loaded.origin.failure) {

@@ -49,9 +49,9 @@ class Ranges {
  public:
   using Map = std::map<std::uint64_t, HeldSegment>;
 
-  void add(HeldSegment segment) {
+  void add(const HeldSegment& segment) {
     if (segment.bytes == 0_B) return;
-    ranges_.insert_or_assign(segment.address, std::move(segment));
+    ranges_.insert_or_assign(segment.address, segment);
   }
 
   // Parts of an expandable segment lie side by side, and a block may lie on several.
@@ -65,9 +65,9 @@ class Ranges {
       next = ranges_.erase(next);
     }
     auto before = ranges_.lower_bound(part.address);
-    if (before == ranges_.begin()) return add(std::move(part));
+    if (before == ranges_.begin()) return add(part);
     HeldSegment& last = std::prev(before)->second;
-    if (last.address + last.bytes.count != part.address || !same(last)) return add(std::move(part));
+    if (last.address + last.bytes.count != part.address || !same(last)) return add(part);
     last.bytes += part.bytes;
   }
 
@@ -194,7 +194,7 @@ void PytorchMemory::read_segments(PickleValue snapshot, int device) {
       address += kept.bytes.count;
       if (kept.live) blocks_.push_back(kept);
     }
-    segments_.push_back(std::move(held));
+    segments_.push_back(held);
   }
 }
 
