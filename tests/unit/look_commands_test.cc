@@ -138,6 +138,19 @@ TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
               IsEmpty());
 }
 
+TEST_F(LookCommands, MarkdownShowsNamesAsTheyAre) {
+  std::string snapshot = kRanOut;
+  snapshot.replace(snapshot.find("\"forward\""), 9, "\"__call__\"");
+  snapshot.replace(snapshot.find("\"loss\""), 6, "\"<module>\"");
+  const Finished report = weir("report --markdown " + write("named.json", snapshot));
+  EXPECT_THAT(report.out,
+              StartsWith("**Out of memory on device 1: a request of 20.0 MiB failed at 8.00 us, by "
+                         "\\<module> (model.py:9). 10.0 MiB was live, and 1.00 MiB free on the "
+                         "device.**\n"));
+  EXPECT_THAT(report.out, HasSubstr("\n| \\_\\_call\\_\\_ (model.py:7) · relu | 1 | 10.0 MiB | "));
+  EXPECT_THAT(report.out, HasSubstr("\n|---|--:|--:|--:|---|\n"));
+}
+
 TEST_F(LookCommands, LookSaysItInThreeLinesAndMakesAPage) {
   const Finished look = shell(
       "TMPDIR=" + path("") + " " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),

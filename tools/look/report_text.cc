@@ -45,17 +45,17 @@ class Writer {
   }
 
  private:
-  // A heading of the text.
+  bool is_markdown() const { return style_ == ReportStyle::markdown; }
+  std::string shown(const std::string& text, std::size_t indent = 0) const {
+    return is_markdown() ? as_markdown(printable(text)) : wrapped(printable(text), indent);
+  }
   std::string title(const std::string& text) const {
-    if (style_ == ReportStyle::terminal) return "\x1b[1m" + text + "\x1b[0m\n";
-    return style_ == ReportStyle::markdown ? "**" + text + "**\n" : text + "\n";
+    if (style_ == ReportStyle::terminal) return "\x1b[1m" + shown(text) + "\x1b[0m\n";
+    return is_markdown() ? "**" + shown(text) + "**\n" : shown(text) + "\n";
   }
-  void say(const std::string& text) {
-    text_ +=
-        (style_ == ReportStyle::markdown ? printable(text) : wrapped(printable(text), 0)) + "\n";
-  }
+  void say(const std::string& text) { text_ += shown(text) + "\n"; }
   void add(const ReportTable& table) {
-    text_ += "\n" + (style_ == ReportStyle::markdown ? table.markdown() : table.text());
+    text_ += "\n" + (is_markdown() ? table.markdown() : table.text());
   }
   std::string time(Nanoseconds time) const {
     if (report_.origin.has_times) return in_words(time);
@@ -64,12 +64,9 @@ class Writer {
 
   void verdict() {
     const std::vector<std::string> sentences = verdict_of(report_);
-    const std::string first = style_ == ReportStyle::markdown
-                                  ? printable(sentences.front())
-                                  : wrapped(printable(sentences.front()), 0);
-    text_ += title(first);
+    text_ += title(sentences.front());
     for (std::size_t i = 1; i < sentences.size(); ++i) {
-      if (style_ == ReportStyle::markdown) text_ += "\n";
+      if (is_markdown()) text_ += "\n";
       say(sentences[i]);
     }
     text_ += "\n";
@@ -196,6 +193,7 @@ class Writer {
                     when, in_words(unused), in_words(moment.reserved));
     if (!is_much(unused, moment.reserved)) {
       text_ += "\n";
+      if (unused == 0_B) return say(sum + ". There is nothing to gain.");
       return say(sum + " (" + percent(number(unused), number(moment.reserved)) +
                  "). There is nothing to gain.");
     }
@@ -304,7 +302,7 @@ class Writer {
     if (report_.advice.empty()) return;
     text_ += "\n" + title("Advice") + "\n";
     for (const Advice& advice : report_.advice) {
-      text_ += "  - " + wrapped(printable(advice.evidence + " " + advice.remedy), 4) + "\n";
+      text_ += "  - " + shown(advice.evidence + " " + advice.remedy, 4) + "\n";
     }
   }
 
