@@ -38,7 +38,6 @@ class PlacerTest : public test::TimelinesTest {
           placer(tables, rules, reuse, budget) {
       index.add_region({kRow, 1_GiB});
       tables.tiles.add_region({kRow, 1_GiB});
-      tables.row_begin = kRow;
       tables.requests = 1000;
       tables.first = test.a_;
       add(row, test.b_);
@@ -140,9 +139,10 @@ class PlacerTest : public test::TimelinesTest {
 TEST_F(PlacerTest, ARequestGetsFreeBytesInOnePiece) {
   expect({
       {"|..##|", 2_MiB, "run 0-2"},
-      {"|....|##..|..##|", 4_MiB, "run 6-10"},  // rather than make a page busy
-      {"|....|..##|", 2_MiB, "run 4-6"},        // the high end, for the same reason
-      {"|....|####|....|", 4_MiB, "run 0-4"},
+      {"|....|####|......|", 4_MiB, "run 0-4"},             // the smallest that fits
+      {"|......|", 4_MiB, "run 2-6"},                       // a small request at the end,
+      {"|....................|####|", 16_MiB, "run 4-20"},  // as far as a page goes
+      {"|....................|####|", 17_MiB, "run 0-17"},
   });
 }
 
@@ -172,7 +172,8 @@ TEST_F(PlacerTest, RecentlyFreedMemoryOfOtherStreamsIsPassedOver) {
   using enum ReusePolicy;
   work(sb_, 100_ms);
   expect({
-      {"|rrrr|####|oooo|", 4_MiB, "run 0-4", {}, {}, Create::may, wait},
+      {"|oooo|####|rrrr|", 4_MiB, "run 8-12", {}, {}, Create::may, wait},
+      {"|oooo|####|rrrr|", 4_MiB, "run 0-4", {}, {}, Create::may, balanced},
       {"|rrrr|####|oooo|", 4_MiB, "run 8-12", {}, {}, Create::may, balanced},
       {"|rrrr|####|....|", 4_MiB, "run 8-12", {}, {}, Create::may, balanced},
       {"|rrrr|####|", 4_MiB, "grow 8-12 behind 0", 12_MiB, {}, Create::may, balanced},
@@ -183,7 +184,7 @@ TEST_F(PlacerTest, RecentlyFreedMemoryOfOtherStreamsIsPassedOver) {
 }
 
 TEST_F(PlacerTest, PlainMemoryIsNeitherStitchedNorSpared) {
-  expect({{"|....|######|....|", 4_MiB, "run 0-4"},
+  expect({{"|....|######|.....|", 4_MiB, "run 0-4"},
           {"|..##|", 2_MiB, "run 0-2"},
           {"|..##|##..|", 4_MiB, "segment of 4", 8_MiB},
           {"|..##|##..|", 3_MiB, "segment of 4"}},
@@ -191,7 +192,7 @@ TEST_F(PlacerTest, PlainMemoryIsNeitherStitchedNorSpared) {
 }
 
 TEST_F(PlacerTest, ARequestThatIsRememberedGetsItsPlace) {
-  Heap heap(*this, "|....|####|....|", rules(ReusePolicy::wait));
+  Heap heap(*this, "|....|####|.....|", rules(ReusePolicy::wait));
   const RequestKeys keys{1, 2};
   EXPECT_EQ(text(plan(heap, 4_MiB, Create::may, keys)), "run 0-4");
   heap.placer.remember(keys, kRow + 8_MiB);
