@@ -13,7 +13,7 @@
 namespace weir {
 namespace {
 
-double number(Bytes bytes) { return static_cast<double>(bytes.count); }
+double as_double(Bytes bytes) { return static_cast<double>(bytes.count); }
 Bytes less(Bytes from, Bytes what) { return from - std::min(from, what); }
 
 // "1.45 s"; of a file without times "event 1,234".
@@ -25,7 +25,7 @@ std::string at_time(const Report& report, Nanoseconds time) {
 // "29.7 GiB (37.9 %) in 12 blocks"
 std::string part(const Share& share, const Moment& moment) {
   return fmt::format("{} ({}) in {}", in_words(share.bytes),
-                     percent(number(share.bytes), number(moment.live)),
+                     percent(as_double(share.bytes), as_double(moment.live)),
                      counted(share.blocks, "block"));
 }
 
@@ -77,7 +77,7 @@ std::string held(const Report& report) {
     return text + fmt::format(", of which it used all but {}.", in_words(unused));
   }
   return text + fmt::format(": {} of it ({}) had no block, in pieces of at most {}.",
-                            in_words(unused), percent(number(unused), number(held.reserved)),
+                            in_words(unused), percent(as_double(unused), as_double(held.reserved)),
                             in_words(held.largest_inactive));
 }
 
@@ -97,10 +97,10 @@ std::string weir_would(const Report& report) {
   }
   if (!report.pytorch_peak_reserved) return {};
   // Of a program that needs less than a page the difference says nothing.
-  const double pytorch = number(*report.pytorch_peak_reserved);
-  const double more = 100 * (number(weir) / std::max(pytorch, 1.0) - 1);
+  const double pytorch = as_double(*report.pytorch_peak_reserved);
+  const double more = 100 * (as_double(weir) / std::max(pytorch, 1.0) - 1);
   const std::string than = std::abs(more) < 1            ? ", about as much as PyTorch"
-                           : number(weir) < 10 * pytorch ? fmt::format(" ({:+.1f} %)", more)
+                           : as_double(weir) < 10 * pytorch ? fmt::format(" ({:+.1f} %)", more)
                                                          : "";
   return fmt::format("Weir would have held {} at most{}.", in_words(weir), than);
 }
