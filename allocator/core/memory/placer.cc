@@ -14,6 +14,9 @@ using Wait = Reuse::Wait;
 
 // Runs that fit which are looked at, where some are avoided.
 constexpr int kRunsLookedAt = 4;
+// Of so many that fit the lowest serves, in a graph pool.
+constexpr int kRunsPacked = 3;
+
 // More may be held than was ever in use by this share,
 constexpr double kSlack = 0.003;
 // or by so much where recently freed memory is passed over. Streams that communicate, or copy, have
@@ -102,18 +105,22 @@ Plan Placer::remembered(Request& request) {
   return found || !may_wait ? found : waits;
 }
 
-// Small requests go to a run's end, large ones to its start, so that they come to lie apart, and
-// the pages between them stay whole.
+// Requests of up to a page go to a run's end, larger ones to its start, so that they come to lie
+// apart, and the pages between them stay whole. A graph pool, whose pages are small, is packed from
+// its low end: what its graphs keep of it never moves.
 Plan Placer::free_run(Request& request) {
   Plan found;
-  int left = kRunsLookedAt;
+  const bool packs = rules_.of_graph_pool;
+  const bool at_end =
+      request.size <= (packs ? kPageLeast : kPageMost) && !without(Mechanism::two_ends);
+  int left = kRunsLookedAt, fits = packs ? kRunsPacked : 1;
   tables_.tiles.runs().visit_fitting(request.size, [&](Tile& head) {
-    const bool at_end = request.size <= kPageMost && !without(Mechanism::two_ends);
     const Range home{at_end ? head.run_end() - request.size : head.begin, request.size};
-    const Wait wait = reuse_.wait_needed(request, &head, home);
+    const bool lower = !found || home.begin < found.home.begin;
+    const Wait wait = lower ? reuse_.wait_needed(request, &head, home) : Wait::none;
     if (wait == Wait::none) {
-      found = Plan::in_run(&head, home);
-      return false;
+      if (lower) found = Plan::in_run(&head, home);
+      return --fits > 0 && --left > 0;
     }
     request.passed_over = true;
     if (wait == Wait::elsewhere) {
