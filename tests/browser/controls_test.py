@@ -130,10 +130,13 @@ class Reached(PageTest):
             }
             return found.length;"""
         self.assertEqual(self.js(order, False), 63)
-        self.assertFalse(self.js(order, True))
         self.choose("#stack", "address")
         self.assertEqual(self.js(order, True), 63)
         self.choose("#stream", "=0")
+        self.assertGreater(self.js(order, True), 10)
+        self.open("training")  # where old blocks lie behind young ones, too
+        self.assertFalse(self.js(order, True))
+        self.choose("#stack", "address")
         self.assertGreater(self.js(order, True), 10)
 
 

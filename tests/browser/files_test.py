@@ -13,7 +13,7 @@ class Files(PageTest):
         warnings = " ".join(e.text for e in self.find_all(".warning"))
         self.assertIn("Incomplete: the file ends within an event, at byte 1,234", warnings)
         self.assertIn("17 events came too fast", warnings)
-        self.assertIn("15 blocks", self.text(".head .facts"))
+        self.assertIn("16 blocks", self.text(".head .facts"))
         self.screenshot("cut")
 
     def test_an_empty_recording_says_so(self):
@@ -27,8 +27,8 @@ class Files(PageTest):
     def test_a_snapshot_is_one_moment_with_blocks_and_pages(self):
         self.open("moment")
         self.assertIn("One moment only", self.text(".warning"))
-        self.assertIn("most live 44 MiB", self.text(".head .facts"))
-        self.assertIn("44 MiB in use", self.text(".pages .facts"))
+        self.assertIn("most live 48 MiB", self.text(".head .facts"))
+        self.assertIn("48 MiB in use", self.text(".pages .facts"))
         self.press("+", "j")
         self.assertIn("Model::step", self.text("#story"))
         self.screenshot("moment")
@@ -84,8 +84,8 @@ class Files(PageTest):
         self.open("command")
         names = [e.text.split()[0] for e in self.find_all(".head h1")]
         self.assertEqual(names, ["gnn.trace.gz", "gnn7.trace.gz"])
-        self.assertIn("reserved / live 1.0075", self.find_all(".head .facts")[0].text)
-        self.assertIn("reserved / live 1.0068", self.find_all(".head .facts")[1].text)
+        self.assertIn("reserved / live 1.0111", self.find_all(".head .facts")[0].text)
+        self.assertIn("reserved / live 1.0047", self.find_all(".head .facts")[1].text)
         self.screenshot("gnn")
 
     def test_a_small_window_needs_no_sideways_scrolling(self):

@@ -113,7 +113,7 @@ class Said(PageTest):
         self.assertEqual(list(self.rows(".largest"))[:2], ["Linear.forward (linear.py:12)", "cross_entropy (functional.py:310)"])
         lead = self.text(".answer")
         for part in ("Linear.forward (linear.py:12), cross_entropy (functional.py:310) and Adam.step",
-                     "59.3 % of it", "3.63 GiB of all ", "came in the 90.5 ms since the last trough, while 264 MiB was freed"):
+                     "59.3 % of it", "3.63 GiB of all ", "came in the 89.7 ms since the last trough, while 264 MiB was freed"):
             self.assertIn(part, lead)
         self.find("#by-block").click()
         self.assertEqual(list(self.rows(".largest"))[0], "2 × 900 MiB")
@@ -178,7 +178,7 @@ class Said(PageTest):
 
     def test_a_snapshot_and_nothing_at_all(self):
         self.open("moment")
-        self.assertEqual(self.find(".title h2").text, "In this snapshot: 44 MiB in 7 blocks")
+        self.assertEqual(self.find(".title h2").text, "In this snapshot: 48 MiB in 8 blocks")
         self.open("empty")
         self.assertEqual(self.text(".answer"), "Nothing was live.")
 

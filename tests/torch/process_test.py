@@ -78,7 +78,7 @@ class Programs(unittest.TestCase):
     def stacks(self):
         """Of each block in the recording, in order of allocation."""
         out = os.path.join(self.folder.name, "run.csv")
-        subprocess.run([TOOL, "timeline", self.recording, "--to", "csv", "-o", out], check=True,
+        subprocess.run([TOOL, "timeline", self.recording, "--paths", "full", "--to", "csv", "-o", out], check=True,
                        capture_output=True)
         with open(out, newline="") as file:
             return [row["stack"] for row in csv.DictReader(file)]

@@ -76,7 +76,7 @@ class Rows {
 
   void stack(std::uint32_t id) {
     scratch_.clear();
-    for (const std::uint32_t i : stacks_.of_event(id).frames) {
+    for (const std::uint32_t i : stacks_.whole(id)) {
       const RecordedFrame& frame = stacks_.frames[i];
       if (!scratch_.empty()) scratch_ += " < ";
       scratch_ += frame.function.empty() ? "??" : frame.function;

@@ -140,11 +140,9 @@ PytorchTrace Converter::run() {
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [address, early] : early_) {
     allocate(address, early.bytes, early.stream, early.frames);
-  }
-  trace_.stacks.early_blocks = early_.size();
-  for (const auto& [address, early] : early_) {
     if (early.requested) free(address, false);
   }
+  trace_.stacks.early_blocks = early_.size();
   for (const PickleValue& each : history()) entry(each);
   marks_until(INT64_MAX);
   find_held();

@@ -99,9 +99,9 @@ std::string weir_would(const Report& report) {
   // Of a program that needs less than a page the difference says nothing.
   const double pytorch = as_double(*report.pytorch_peak_reserved);
   const double more = 100 * (as_double(weir) / std::max(pytorch, 1.0) - 1);
-  const std::string than = std::abs(more) < 1            ? ", about as much as PyTorch"
+  const std::string than = std::abs(more) < 1               ? ", about as much as PyTorch"
                            : as_double(weir) < 10 * pytorch ? fmt::format(" ({:+.1f} %)", more)
-                                                         : "";
+                                                            : "";
   return fmt::format("Weir would have held {} at most{}.", in_words(weir), than);
 }
 

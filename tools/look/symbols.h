@@ -16,8 +16,14 @@ struct ReadableStacks : CallStacks {
   std::vector<std::vector<std::uint32_t>> stacks;  // whole, but for frames that say nothing
   std::vector<std::uint32_t> number;               // by Event::stack: the index into `stacks`
 
-  const Calls& of_event(std::uint32_t stack) const {
-    return of(stack < number.size() ? number[stack] : number.front());
+  const Calls& of_event(std::uint32_t stack) const { return of(place_of(stack)); }
+  const std::vector<std::uint32_t>& whole(std::uint32_t stack) const {
+    return stacks[place_of(stack)];
+  }
+
+ private:
+  std::uint32_t place_of(std::uint32_t stack) const {
+    return stack < number.size() ? number[stack] : number.front();
   }
 };
 

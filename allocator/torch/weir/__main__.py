@@ -32,8 +32,8 @@ _SETTINGS = {
 }
 
 # Of the `weir` command, which need not be on the PATH.
-_COMMANDS = ("replay", "report", "diff", "top", "timeline", "snapshot", "convert", "bench",
-             "comm")
+_COMMANDS = ("look", "replay", "report", "fit", "diff", "top", "timeline", "snapshot",
+             "convert", "bench", "comm")
 
 
 def _parser() -> argparse.ArgumentParser:
