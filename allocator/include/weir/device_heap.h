@@ -137,7 +137,7 @@ class DeviceHeap {
   HeapOptions options() const;
 
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
-  // whose request found no memory, before its one retry: to free what they can. What they use must
+  // whose request found no memory, before another try: to free what they can. What they use must
   // live as long as this; they must not allocate without a bound, since they would be called again.
   // An exception that a callback throws passes through allocate(), which then gives out no block.
   using OutOfMemoryCallback = std::function<void(Bytes requested)>;
