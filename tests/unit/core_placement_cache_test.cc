@@ -105,6 +105,17 @@ TEST(PlacementCache, IsBoundedAndForgetsTheOlder) {
   EXPECT_EQ(memory.recall(keys_for(keys.back()), kAny), Address{1'000'000});
 }
 
+// A request that is placed between another's recall() and remember() keeps its place.
+TEST(PlacementCache, WhatIsRememberedAfterARecallIsKept) {
+  PlacementCache memory;
+  memory.remember(keys_for(1), Address{1});
+  EXPECT_FALSE(memory.recall({7, 7}, kAny).has_value());
+  memory.remember({8, 7}, Address{8});
+  memory.remember({7, 7}, Address{9});
+  EXPECT_EQ(memory.recall({8, 7}, kAny), Address{8});
+  EXPECT_EQ(memory.recall({7, 7}, kAny), Address{9});
+}
+
 // The brief key's places, those for the whole key before all others.
 TEST(PlacementCache, WhatTheWholeKeyHasComesBeforeWhatTheBriefOneHas) {
   PlacementCache memory;

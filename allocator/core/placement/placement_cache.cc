@@ -7,10 +7,13 @@
 namespace weir {
 
 void PlacementCache::remember(RequestKeys keys, Address at) {
+  // What is added may take the place that was noted, for these keys or for others.
+  Entry* const noted = std::exchange(noted_, nullptr);
   // Half full at most, so that a probe is short.
-  if (filled_ * 2 >= entries_.size() && entries_.size() < kMost) grow();
-  if (noted_ != nullptr && noted_for_ == keys) {
-    return put(*std::exchange(noted_, nullptr), {keys, at});
+  if (filled_ * 2 >= entries_.size() && entries_.size() < kMost) {
+    grow();
+  } else if (noted != nullptr && noted_for_ == keys) {
+    return put(*noted, {keys, at});
   }
   Probe probe(entries_, keys.brief);
   while (!probe.done()) probe.next();
@@ -30,7 +33,6 @@ void PlacementCache::put(Entry& place, Entry entry) {
 void PlacementCache::grow() {
   const Entries old = std::exchange(entries_, Entries(std::max(kLeast, entries_.size() * 4)));
   filled_ = 0;
-  noted_ = nullptr;
   const std::size_t last = entries_.size() - 1;
   std::size_t from = 0;
   while (from < old.size() && old[from].at != Address{}) ++from;
