@@ -396,9 +396,9 @@ Loaded failed() {
    "device_traces": [
     [{"action": "segment_alloc", "addr": 67108864, "size": 20971520, "stream": 0, "time_us": 1000},
      {"action": "alloc", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 2000, "frames": [
-       {"name": "forward", "filename": "/x/somebody/work/net/model.py", "line": 7}]},
+       {"name": "forward", "filename": "/x/somebody/nets/net/model.py", "line": 7}]},
      {"action": "oom", "size": 15728640, "device_free": 1048576, "stream": 0, "time_us": 9000,
-      "frames": [{"name": "loss", "filename": "/x/somebody/work/net/model.py", "line": 9}]},
+      "frames": [{"name": "loss", "filename": "/x/somebody/nets/net/model.py", "line": 9}]},
      {"action": "free_completed", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 9500}],
     []]})json";
   return loaded(path);
