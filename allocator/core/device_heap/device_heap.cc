@@ -184,8 +184,8 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   if (heap.pool() != 0) return false;  // the pool has rules of its own
   const std::optional<Stream> stream = heap.stream_of(block);
   if (!stream) return false;  // the heap will say so
-  // A stream that may be gone is not asked; nor does PyTorch's own allocator care whether the
-  // stream of a block is captured when it is freed.
+  // A stream that may be gone can't be asked, and counts as not captured. (PyTorch's own allocator
+  // does not ask either when a block is freed.)
   const Result<bool> captured = stream->may_end ? false : entrance.is_captured(*stream);
   if (!captured) return captured.error();
   if (!*captured && !waiting.has_captured_use(block)) return false;

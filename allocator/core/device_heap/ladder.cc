@@ -62,7 +62,7 @@ Error asleep(const BlockRequest& request) {
 
 Result<void*> Ladder::climb(const BlockRequest& request, Status status, const Retry& retry) {
   using Rung = Result<bool> (Ladder::*)(const BlockRequest&);
-  // Each takes longer than the one before.
+  // What costs the program least comes first.
   constexpr std::array<Rung, 6> kRungs{&Ladder::call_at_miss,
                                        &Ladder::free_what_is_due,
                                        &Ladder::take_idle_pages_of_pools,
@@ -107,9 +107,9 @@ Result<bool> Ladder::take_idle_pages_of_pools(const BlockRequest& request) {
   return any || *gone > 0_B;
 }
 
-// Pages change pool only when the host knows their work to be done: rather than be out of memory,
-// it waits. With one pool whose uses are told there are no others; but plain memory must be idle to
-// go back to the device.
+// The host waits for the work that still uses idle pages: only then may they change pool, or plain
+// memory go back to the device. Where there is one pool, of pages, and uses are told, nothing is
+// gained by it: requests take such pages as they are, and the GPU waits.
 Result<bool> Ladder::wait_for_other_work(const BlockRequest& request) {
   Pool& own = pools_.own();
   if (!shared_.budget.shared() && own.is_told() && own.pages().makes_waits() &&

@@ -56,7 +56,8 @@ double as_double(Bytes bytes) {
 
 }  // namespace
 
-// (The device's room is known after an attempt: then the next plan to stitch keeps to it.)
+// The last step is tried again: the device may refuse to create as much as its plan wants, how much
+// room it has is known then, and the next plan keeps to that.
 const std::array<Placer::Step, 13> Placer::kSteps = {
     &Placer::remembered,    &Placer::free_run,         &Placer::grow_little,
     &Placer::stitch_unused, &Placer::grow_beside_used, &Placer::map_held,
@@ -209,8 +210,8 @@ std::optional<Address> Placer::vacancy(Bytes room) const {
   return lowest;
 }
 
-// Where the least is missing, and of equals the lowest address. What the request had rather not
-// use is not counted.
+// New memory where the fewest bytes are missing, and of equals at the lowest address. Free bytes in
+// front of it serve the request too, unless it had rather not wait for them.
 Plan Placer::growth(Request& request) {
   const Bytes size = request.size, held = tables_.held_bytes;
   Plan best;

@@ -31,9 +31,9 @@ class Reuse {
 
   // How the reuse policy sees the wait that the request's stream needs for these bytes of a run.
   enum class Wait : std::uint8_t {
-    none,       // or a wait for uses that are long past, and likely over
-    elsewhere,  // a wait for other streams that were named, for bytes of the stream's own
-    recent,     // a wait for a recent use; or the request may not have the bytes
+    none,       // no wait; or one for uses that are long past, and likely over
+    elsewhere,  // the stream freed the bytes itself, but other streams were named that use them
+    recent,     // another stream used them not long ago; or the request may not have them
   };
   Wait wait_needed(Request& request, const Tile* head, Range home);
   // The same for a row whose bytes are free.

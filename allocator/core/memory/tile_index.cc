@@ -134,7 +134,8 @@ void TileIndex::leave(Tile* tile) {
     mark(*tile, 0);
 }
 
-// Nothing but its own tile tells where a slab goes on, so only beginnings are looked for.
+// Looks for the last step, at or before the address, in which a tile begins. (A slab has entries in
+// all its steps, but one beginning.)
 Tile* TileIndex::last(Address address, Address floor) const {
   if (const Slot* const slot = slot_of(address)) {
     const std::uint64_t entry = slot->steps[step_of(address)].load(std::memory_order_acquire);

@@ -54,8 +54,8 @@ class TileIndex {
            (slot->steps[step_of(address)].load(std::memory_order_acquire) & kOutside) == 0;
   }
 
-  // The tile that the address lies in, if it lies in a used tile; otherwise any tile, or null. So
-  // the caller looks whether the address is the tile's (tile.h says how).
+  // The tile that the address lies in, if that is used; otherwise any tile, or null. The caller has
+  // to check that the address lies in it (tile.h says how).
   Tile* find(Address address) const {
     const Slot* const slot = slot_of(address);
     if (slot == nullptr) [[unlikely]]
@@ -102,8 +102,9 @@ class TileIndex {
   static constexpr std::uint64_t kSlots = kEnd.value / kSlot.count;
   static constexpr std::size_t kRecords = 32;
 
-  // An entry: a tile, in the low 48 bits; the grain in the step from which on it holds; and whether
-  // the tile begins there. Or: the step lies in no region, in a table that has others.
+  // An entry has a tile in its low 48 bits, then the first grain of the step that it holds for,
+  // then a bit: the tile begins there. Or it says kOutside: the step lies in no region, though
+  // others of the slot do.
   static constexpr int kGrainShift = 48;
   static constexpr std::uint64_t kTile = (std::uint64_t{1} << kGrainShift) - 1;
   static constexpr std::uint64_t kBegins = std::uint64_t{1} << 57;

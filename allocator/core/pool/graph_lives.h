@@ -42,7 +42,8 @@ class GraphLives {
   bool may_end_lingering() const { return lingers_ && !waited_in_vain_; }
   // The host did wait in vain; `leaked`: the graphs are never destroyed, so they count as done.
   void note_lingers_on(bool leaked);
-  // What only graphs kept goes, if they are done. `waits`: for the page heap's lock.
+  // Frees what only graphs kept, if they are done. `waits`: the call waits for the page heap's
+  // lock; else it does nothing while another thread holds that.
   void let_go(bool waits);
 
  private:

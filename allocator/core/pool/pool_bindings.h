@@ -94,7 +94,8 @@ class PoolBindings {
   std::optional<bool> attach(Stream stream, const CaptureInfo& info, CaptureAttachment attachment);
   std::vector<CaptureAttachment> attached(std::uint64_t id) const;
 
-  // The last id; and the oldest of a capture that is not over nor foreign, or more than all.
+  // The id of the last binding; and of the oldest one whose capture is neither over nor foreign, or
+  // a number above all ids.
   std::uint64_t last() const;
   std::uint64_t oldest_capture() const;
 

@@ -36,7 +36,7 @@ class WaitingFrees {
   bool contains(Address block, std::uint64_t pool = 0) const;
   Blocks blocks(std::uint64_t pool) const;
   std::size_t count(std::uint64_t pool) const { return blocks(pool).size(); }
-  // The block is live again. Returns whether it waited.
+  // The pool made the block live again: its free is forgotten. Returns whether it waited here.
   bool forget(Address block, std::uint64_t pool = 0);
 
   // Takes out the blocks of a graph pool.

@@ -12,9 +12,9 @@
 //
 // Streams are the caller's own handles (cudaStream_t, CUstream; null is the default stream).
 // Threads: every call may be made from any thread; calls about one block must not overlap.
-// Errors: OutOfMemory; Exception for everything else. After an exception nothing has changed,
-// except that trim() may have given back a part, and a fence() over blocks of several devices may
-// have been taken on some of those.
+// Errors: OutOfMemory; Exception for everything else. A call that throws has changed nothing, with
+// two exceptions: trim() may have given back a part, and fence() of blocks on several devices may
+// have taken its fence on some of them.
 #pragma once
 
 #include <cstdint>
@@ -65,9 +65,9 @@ class Buffer;
 // What a request asks for beside its size.
 struct AllocateOptions {
   int device = -1;     // Allocator::kCurrentDevice
-  bool plain = false;  // plain memory (MemoryKind::plain), whatever the allocator's own is made of:
-                       // for what other processes, peers and libraries are to open. Takes longer;
-                       // not for streams that are being captured
+  bool plain = false;  // plain memory (MemoryKind::plain), whatever the allocator's own kind: other
+                       // processes, peers and libraries can open it. Takes longer; not for streams
+                       // that are being captured
   std::string tag{};   // memory that sleeps with that tag; empty: as if there were no tags
 };
 
@@ -118,16 +118,16 @@ class Allocator {
   // can go without waiting. Returns the bytes given back.
   Bytes trim(Bytes keep = {});
 
-  // Most physical memory that `device` may hold, graph pools with it; zero: no limit. What is held
-  // beyond a lower one goes back at once if it is idle, or with the next deallocate() after the
-  // device is done with it; what a graph may use, once the graph is gone.
+  // Most physical memory that `device` may hold, graph pools included; zero: no limit. If more is
+  // held, idle memory goes back at once; memory that the device still uses, with the next
+  // deallocate() after that; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
   // Called, with no lock held, when `device` ran out of memory, before the one retry. An exception
   // that the callback throws passes through allocate().
   void on_out_of_memory(std::function<void(Bytes requested)> callback, int device = kCurrentDevice);
 
-  // Of a device that was not used yet: zeros, and nothing is opened; so snapshot() and tags().
+  // These, and tags(), open no device: of one that was not used yet they return zeros.
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
 
@@ -157,8 +157,8 @@ class Allocator {
   std::vector<TagInfo> tags(int device = kCurrentDevice) const;
   void set_contents(const std::string& tag, SleepContents contents, int device = kCurrentDevice);
   void declare_changed(const std::string& tag, int device = kCurrentDevice);
-  // Others use the block's memory, so that it can't sleep: until release_hold(), before it is
-  // freed.
+  // `holder`, such as another process, uses the block's memory, so that its tag can't sleep until
+  // release_hold(), which must come before the block is deallocated. Returns the hold's number.
   std::uint64_t hold(const void* block, const std::string& holder);
   void release_hold(const void* block, std::uint64_t hold);
   Residue residue(int device = kCurrentDevice) const;

@@ -36,13 +36,13 @@ class DeviceHeap {
   // Waits for no work: the caller has synchronised whatever still uses the memory.
   ~DeviceHeap();
 
-  // The identity of the caller's stream. While a graph pool is being captured into, the stream may
-  // be part of that, which Device::stream() would break. Under Trust::context a stream has one
-  // identity, in captures and outside; under Trust::told one that is met first in a capture goes by
-  // a number of Weir's own there, and by the driver's id outside. Errors: device; capture (the
-  // stream is being captured, and no pool serves that: it is broken now); invalid_argument (the
-  // per-thread default stream, whose handle names another stream in each thread: under Trust::told
-  // any thread may have to name it to the device).
+  // The identity of the caller's stream. (Device::stream() breaks a capture of the stream; this
+  // does not, if the capture is into a graph pool.) Under Trust::context a stream has one identity,
+  // in captures and outside. Under Trust::told a stream that is first seen in a capture has a
+  // number of Weir's own while it is captured, and the driver's id afterwards. Errors: device;
+  // capture (the stream is being captured, and into no pool: that capture is broken now);
+  // invalid_argument (the per-thread default stream, whose handle names another stream in each
+  // thread: under Trust::told any thread may have to name it to the device).
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
@@ -63,8 +63,8 @@ class DeviceHeap {
   // where no fence can be taken now, a block takes it later, before its memory serves anything
   // else. Blocks of `user` itself need none. In a capture the fence is one of the graph.
   // Returns the point, which wait() takes; none: `user` is being captured, or the device refuses an
-  // event now. Where not `exact`, the point may cover work that is queued later, costs no event if
-  // the blocks need none, and is not for note_waited().
+  // event now. `exact`: the point covers the work queued so far and no more, so that note_waited()
+  // takes it, too. Otherwise it may cover later work, and costs no event where no block needs one.
   // Errors: device (the driver does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
@@ -72,17 +72,16 @@ class DeviceHeap {
   // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
   Status wait(Stream waiter, Fence fence);
 
-  // The same without a call of the device: the program itself has made `waiter` wait for what the
-  // point marks. Nothing is noted of a stream that is being captured.
+  // Tells the heap that the program has made `waiter` wait for the point by a call of its own. Does
+  // nothing for a stream that is being captured.
   void note_waited(Stream waiter, Fence fence);
 
-  // "Work queued so far on `stream` waits for other processes": NCCL's operations do. Under
-  // Trust::context a request that would wait for an event of the whole context waits for all queued
-  // work, and so for those processes, which may wait for what the request is for. Until that work
-  // is seen to be over, such a request takes memory that needs no such wait, or new memory. It
-  // waits only where there is none left. (HeapOptions::reuse does not matter, but that under
-  // no_wait no request waits at all.) Nothing is noted of a stream that is being captured, and
-  // nothing under Trust::told.
+  // "Work queued so far on `stream` waits for other processes": NCCL's operations do. This matters
+  // under Trust::context: a request may have to wait for an event of the whole context there, so
+  // for this work, so for other processes, and these may wait for what the request is for. Until
+  // the work is seen to be over, requests take memory that needs no such wait, else new memory.
+  // They wait if there is neither; under ReusePolicy::no_wait they fail. Does nothing for a stream
+  // that is being captured, and nothing under Trust::told.
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
@@ -95,11 +94,12 @@ class DeviceHeap {
 
   // Gives the block back. Null is fine.
   //
-  // A block that can't go back yet is deferred, and goes back in a later call: while a capture that
-  // may use the block is going on, while a stream that record_stream() named is being captured,
-  // and, under Trust::context, while the device refuses to record an event for such a stream. The
-  // program must not use a deferred block, nor deallocate it again (unknown_pointer), but until the
-  // block goes back it counts as live in statistics, snapshots and find().
+  // A block is deferred, and goes back in a later call, while
+  //   a capture that may use it goes on;
+  //   a stream that record_stream() named is being captured; or
+  //   under Trust::context, the device refuses to record an event for such a stream.
+  // It is not the program's any more: to deallocate it again is an error (unknown_pointer). But
+  // until it goes back it counts as live in statistics, snapshots and find().
   //
   // Errors: unknown_pointer; device (under Trust::told, no event could be recorded for a stream
   // that record_stream() named; or, where graph pools are in use, whether a stream is captured
@@ -126,12 +126,13 @@ class DeviceHeap {
   // device; capture (waits, and a stream is being captured).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
-  // The device gives access to what is mapped in another way now: all of it is asked for again.
+  // Asks the device again for access to all that is mapped. To be called once the device grants it
+  // to other peers than before.
   Status renew_access();
 
-  // Changes the limit, which graph pools count against too; zero: none. What is held beyond a lower
-  // one goes back at once if it is idle, or with the next deallocate() after the device is done
-  // with it. What a graph may use stays until the graph is gone.
+  // Changes the limit, graph pools included; zero: none. If more is held, idle memory goes back at
+  // once; memory that the device still uses, with the next deallocate() after that; memory that a
+  // graph may use, once the graph is gone.
   void set_limit(Bytes limit);
   // As they were given, with the limit as it is now.
   HeapOptions options() const;

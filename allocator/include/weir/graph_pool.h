@@ -41,8 +41,8 @@ class CapturePool;
 
 struct GraphPoolOptions {
   Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
-  // What its memory is made of; none: as the device heap's. Memory of one kind serves no requests
-  // of the other: what a pool of another kind does not need goes back to the device.
+  // What its memory is made of; none: as the device heap's. Pools of different kinds can't give
+  // memory to each other: what one of another kind does not need goes back to the device.
   std::optional<MemoryKind> memory;
   std::string tag;  // that its memory sleeps with (HeapTags::sleep()); empty: kDefaultTag
 };
@@ -63,16 +63,17 @@ class PoolBinding {
   PoolBinding& operator=(PoolBinding&&) noexcept;
   ~PoolBinding();
 
-  // Ends it. `keep`, for a binding of a capture: the capture made a graph, whose memory the pool
-  // keeps until its graphs are gone (GraphPool::release_graph()). A binding that is destroyed was
-  // closed with keep: call close(false) where the capture failed.
+  // Ends it. `keep`: the capture that it was bound for made a graph, so the pool keeps the memory
+  // until its graphs are gone (GraphPool::release_graph()). The destructor calls close(true): call
+  // close(false) yourself where the capture failed.
   //
   // If the capture's origin is known, and still captured, this is a pause: the pool keeps all that
   // was captured, and GraphPool::capture() goes on with the same capture. If a capture's bindings
   // are closed several times, the last `keep` counts.
   //
-  // `origin_lives`: the origin was not destroyed. A stream that may end without a word
-  // (Stream::may_end) is asked only then, and else counts as captured no more.
+  // `origin_lives`: the stream that the capture began on was not destroyed. An origin that may end
+  // without a word (Stream::may_end) is asked only then whether it is captured; else it counts as
+  // captured no more.
   void close(bool keep = true, bool origin_lives = false);
 
   // True of a binding that was opened inside a capture which the pool did not serve before, with a
@@ -137,19 +138,19 @@ class GraphPool {
   // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
   // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
   // memory: once the work so far is done of all streams that the heap knows.) Graph does this by
-  // itself. Once a capture, after its binding was closed for the last time, and before the
-  // GraphPool goes: else the memory is kept until the device heap is gone.
+  // itself. Others call it once for each capture, after the last close() of its binding and before
+  // the GraphPool goes: else the memory is kept until the device heap is gone.
   void release_graph();
 
   GraphPoolStatistics statistics() const;
 
   // For programs that go back to an earlier state of the pool, to capture anew from there.
   std::vector<PlacedBlock> blocks() const;  // live, by address
-  // Makes just these blocks live: what else is live is deallocated, and what of them is not is
-  // allocated again, at its place, with the bytes that lie there. Where its memory has gone back
-  // meanwhile, and was neither plain nor stitched, there is other memory at the place.
-  // Errors: invalid_argument (a capture is going on; or a place is not free any more: it names the
-  // block); out_of_memory; device. The same blocks are live then as before.
+  // Makes just these blocks live: deallocates what else is live, and allocates again, at its place
+  // and with the bytes that lie there, what is not. If the memory there has gone back meanwhile,
+  // the block gets other memory at the same place, or an error if it was plain or stitched. Errors:
+  // invalid_argument (a capture is going on; or a place is not free any more: it names the block);
+  // out_of_memory; device. The same blocks are live then as before.
   Status restore(std::span<const PlacedBlock> blocks);
   // Gives back what the pool need not keep, to the device heap. Returns whether there was any.
   bool give_back_pages();
@@ -164,8 +165,8 @@ class GraphPool {
 };
 
 // What a capture made. Move-only; destroyed: the executable, the graph, then the pool may let its
-// memory go, once the launches made here are done. (Who launches executable() by other ways waits
-// for those before that, and before eager work in the pool.)
+// memory go, once the launches made here are done. (A program that launches executable() by itself
+// has to wait for those launches before it destroys this, and before eager work in the pool.)
 class Graph {
  public:
   Graph() = default;
