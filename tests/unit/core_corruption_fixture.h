@@ -74,7 +74,6 @@ class Corruption : public CoreHeap {
 
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
   PageTables& tables() { return TestAccess::tables(heap_); }
-  PageDriver& driver() { return TestAccess::driver(heap_); }
   // The run that the address lies in.
   Tile& run(const void* at) { return *TestAccess::pages(heap_).find_tile(Address::of(at)); }
   SmallTile& small(const void* at) { return *run(at).slab->tile_at(Address::of(at)); }

@@ -144,7 +144,7 @@ TEST_F(BrokenRules, OfStitchedRowsAreCaught) {
       {"stitched rows: vacant addresses are listed twice", to(vacant, std::map<Address, Bytes>{})},
       {"retired, and nobody is going to unmap it; or the reverse",
        [&] {
-         auto& retired = TestAccess::retired(driver());
+         auto& retired = TestAccess::retired(heap_);
          retired.push_back(&idle);
          on_undo([&] { retired.pop_back(); });
        }},
@@ -163,8 +163,8 @@ TEST_F(BrokenRules, OfAPageHeapAreCaught) {
   Tile &used = run(large_[1]), &free = freed_tile(), &vacant = vacant_tile();
   Page& page = page_that(/*idle=*/false);
   StitchedRow& row = row_of(StitchedRow::State::used);
-  auto& strays = TestAccess::strays(driver());
-  auto& regions = TestAccess::regions(driver());
+  auto& strays = TestAccess::strays(heap_);
+  auto& regions = TestAccess::regions(heap_);
   const auto hold = [&](PhysicalHandle handle) {
     tables().held.push_back({PageId{9999}, {handle, 2_MiB}});
     set(tables().held_bytes, tables().held_bytes + 2_MiB);
@@ -233,7 +233,7 @@ TEST(BrokenRulesOfSegments, AreCaught) {
   const Stream stream = device.new_stream();
   DeviceHeap heap(device, {.memory = MemoryKind::plain});
   for (int i = 0; i < 2; ++i) (void)heap.allocate(6_MiB, stream).value();
-  auto& segments = TestAccess::regions(TestAccess::driver(heap));
+  auto& segments = TestAccess::regions(heap);
   ASSERT_EQ(segments.size(), 2u);
   const std::vector<Range> kept = segments;
   const auto expect_caught = [&](const std::string& text) {

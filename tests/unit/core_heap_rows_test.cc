@@ -30,7 +30,7 @@ class HeapRows : public CoreHeap {
 
   // Of stitched rows.
   static std::size_t mappings(DeviceHeap& heap) { return TestAccess::tables(heap).rows.mappings(); }
-  static std::size_t retired(DeviceHeap& heap) { return TestAccess::driver(heap).retired().size(); }
+  static std::size_t retired(DeviceHeap& heap) { return TestAccess::retired(heap).size(); }
   std::uint64_t unmaps() const { return device_.calls(DeviceCall::unmap); }
   // Kept in any case.
   static std::size_t most_kept(DeviceHeap& heap) {
@@ -208,14 +208,14 @@ TEST_F(HeapRows, ThoseThatGraphsKeepAreNotRetired) {
   DeviceHeap heap(device_, {});
   replace_at_random(heap, 6000);
   PageHeap& pages = TestAccess::pages(heap);
-  pages.keep_what_is_used(true);
+  pages.idle()->keep_what_is_used();
   void* const graphs = allocate(heap, 8_MiB, a_);
   const std::size_t all = mappings(heap);
   age(heap);
   const std::uint64_t before = unmaps();
   ask(heap, 6000);
   EXPECT_EQ(retired(heap), 0u);
-  pages.settle_kept(true);
+  pages.idle()->settle_kept(true);
   free(heap, graphs);
 
   const auto count_kept = [&] {
@@ -233,7 +233,7 @@ TEST_F(HeapRows, ThoseThatGraphsKeepAreNotRetired) {
   EXPECT_EQ(count_kept(), kept);
   EXPECT_THAT(heap.validate(), IsEmpty());
 
-  pages.let_go({});
+  pages.idle()->let_go({});
   age(heap);
   ask(heap, 24'000);
   EXPECT_LE(mappings(heap), most_kept(heap));
@@ -317,7 +317,7 @@ TEST_F(HeapRows, ARowWithPagesThatWereHeldIsUsedToItsLastPage) {
       }
       if (random_() % 20 == 0) {
         const Bytes held = 2_MiB * (1 + random_() % 6);
-        TestAccess::pages(heap).take_in({{*device.create(held), held}});
+        TestAccess::pages(heap).idle()->take_in({{*device.create(held), held}});
       }
       live.emplace_back(allocate(heap, size, a), size);
       in_use += size;

@@ -19,14 +19,17 @@ struct TestAccess {
 
   static PageHeap& pages(DeviceHeap& heap) { return impl(heap).pools.own().pages(); }
   static PageTables& tables(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
-    return pages(heap).tables_;
+    return pages(heap).heap_.tables;
   }
-  static PageDriver& driver(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
-    return pages(heap).driver_;
+  static auto& regions(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).mappings_.regions_;
   }
-  static auto& regions(PageDriver& driver) { return driver.regions_; }
-  static auto& strays(PageDriver& driver) { return driver.strays_; }
-  static auto& retired(PageDriver& driver) { return driver.retired_; }
+  static auto& strays(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).mappings_.strays_;
+  }
+  static auto& retired(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return pages(heap).mappings_.retired_;
+  }
   static Bytes& used(Tiles& tiles) { return tiles.used_; }
   static auto& runs(Tiles& tiles) { return tiles.runs_; }
   static auto& vacant(Tiles& tiles) { return tiles.vacant_; }

@@ -12,6 +12,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <utility>
 
 #include "core/base/mutex.h"
 #include "core/base/thread_annotations.h"
@@ -65,5 +67,21 @@ class WEIR_CAPABILITY("mutex") QueuedMutex {
 };
 
 using QueuedLock = ScopedLock<QueuedMutex>;
+
+// A part of an object that a lock guards, with the lock held for as long as this lives. An object
+// that hands its part out in this form only lets nobody reach it without the lock.
+template <class Part>
+class Locked {
+ public:
+  Locked(std::unique_lock<QueuedMutex> lock, Part& part) : lock_(std::move(lock)), part_(part) {}
+
+  // False: the lock was only tried, and another thread holds it. Then the part may not be used.
+  explicit operator bool() const { return lock_.owns_lock(); }
+  Part* operator->() const { return &part_; }
+
+ private:
+  std::unique_lock<QueuedMutex> lock_;
+  Part& part_;
+};
 
 }  // namespace weir

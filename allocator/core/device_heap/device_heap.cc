@@ -254,7 +254,7 @@ bool DeviceHeap::owns(const void* pointer) const {
 std::vector<PagePart> DeviceHeap::parts(const void* block) const {
   const std::optional<Pools::Placed> found = impl_->pools.find_placed(Address::of(block));
   if (!found || found->block.address != Address::of(block)) return {};
-  return found->pool->pages().parts({found->block.address, found->block.bytes});
+  return found->pool->pages().listing()->parts({found->block.address, found->block.bytes});
 }
 Status DeviceHeap::renew_access() {
   for (const std::shared_ptr<Pool>& pool : impl_->pools.all()) {

@@ -11,7 +11,8 @@
 namespace weir {
 namespace {
 
-std::vector<std::string> validate_statistics(const Statistics& all, const PageHeap::Totals& totals,
+std::vector<std::string> validate_statistics(const Statistics& all,
+                                             const PageListing::Totals& totals,
                                              const std::vector<PageInfo>& pages) {
   std::vector<std::string> broken;
   const auto same = [&](const char* name, std::uint64_t counted, std::uint64_t actual) {
@@ -41,24 +42,22 @@ std::vector<std::string> validate_statistics(const Statistics& all, const PageHe
 // Calls look(totals, pages) of the device heap's pages and those of its graph pools together, while
 // nothing can change them. The locks of pools are taken before the device heap's own.
 template <class Look>
-void HeapView::with_pages(Look&& look) const WEIR_NO_THREAD_ANALYSIS {
-  std::vector<const PageHeap*> each;
-  for (const auto& [id, pool] : pools_.held()) each.push_back(&pool->pages());
-  each.push_back(&pools_.own().pages());
-  PageHeap::Totals totals;
+void HeapView::with_pages(Look&& look) const {
+  std::vector<Locked<const PageListing>> each;
+  for (const auto& [id, pool] : pools_.held()) each.push_back(pool->pages().listing());
+  each.push_back(pools_.own().pages().listing());
+  PageListing::Totals totals;
   std::vector<PageInfo> pages;
-  for (const PageHeap* const heap : each) {
-    heap->mutex().lock();
-    const PageHeap::Totals more = heap->totals_locked();
+  for (const Locked<const PageListing>& listing : each) {
+    const PageListing::Totals more = listing->totals();
     totals.total += more.total;
     totals.leased += more.leased;
     totals.used += more.used;
     totals.mappings += more.mappings;
-    const std::vector<PageInfo> others = heap->pages_locked();
+    const std::vector<PageInfo> others = listing->pages();
     pages.insert(pages.end(), others.begin(), others.end());
   }
   look(totals, pages);
-  for (const PageHeap* const heap : each) heap->mutex().unlock();
 }
 
 Statistics HeapView::statistics() const {
@@ -85,7 +84,7 @@ HeapSnapshot HeapView::snapshot() const {
   const auto no_new_pools = pools_.hold();
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->give_back_cached_locked();
-    with_pages([&](const PageHeap::Totals&, const std::vector<PageInfo>& pages) {
+    with_pages([&](const PageListing::Totals&, const std::vector<PageInfo>& pages) {
       snapshot.pages = pages;
       list_heaps(heaps, snapshot);
     });
@@ -102,13 +101,13 @@ Bytes HeapView::free_bytes_used_by(std::span<const Stream> users) const {
   Timelines& timelines = pools_.own().timelines();
   std::vector<TimelineId> of_users;
   for (const Stream user : users) of_users.push_back(timelines.of(user));
-  std::vector<PageHeap::FreeInUse> free;
+  std::vector<PageListing::FreeInUse> free;
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->give_back_cached_locked();
-    free = pools_.own().pages().free_in_use_by(of_users);
+    free = pools_.own().pages().listing()->free_in_use_by(of_users);
   });
   Bytes bytes;
-  for (const PageHeap::FreeInUse& range : free) {
+  for (const PageListing::FreeInUse& range : free) {
     const Result<bool> over = timelines.looks_complete(range.uses);
     if (!over || !*over) bytes += range.bytes;
   }
@@ -191,7 +190,7 @@ void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   for (const auto& [id, pool] : pools_.held()) pools.push_back(pool->hold());
   const auto no_new_members = pools_.own().hold_members();
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
-    const auto change = [&](const PageHeap::Totals&, const std::vector<PageInfo>& pages)
+    const auto change = [&](const PageListing::Totals&, const std::vector<PageInfo>& pages)
                             WEIR_NO_THREAD_ANALYSIS {
                               function(heaps, pages, pools);
                               for (const auto& heap : heaps)
@@ -240,7 +239,7 @@ std::vector<std::string> HeapView::validate() const {
       each.push_back(heap->statistics_locked());
     }
     for (const Pool* const pool : all) add(pool->validate(runs[pool->id()]));
-    with_pages([&](const PageHeap::Totals& totals, const std::vector<PageInfo>& pages) {
+    with_pages([&](const PageListing::Totals& totals, const std::vector<PageInfo>& pages) {
       add(validate_statistics(shared_.observer.fold().combine(std::move(each)), totals, pages));
       if (shared_.budget.held() != totals.total)
         broken.emplace_back("budget: not what the page heaps hold");

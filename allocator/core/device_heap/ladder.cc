@@ -129,9 +129,9 @@ Result<bool> Ladder::wait_for_other_work(const BlockRequest& request) {
 // The host need only wait for idle pages where they must be unmapped.
 Result<bool> Ladder::make_room_for_mappings(const BlockRequest& request) {
   PageHeap& pages = pools_.own().pages();
-  if (request.route.pool != nullptr || !pages.totals().short_of_mappings) return false;
+  if (request.route.pool != nullptr || !pages.listing()->totals().short_of_mappings) return false;
   if (Status waited = pages.wait_for_idle_pages(); !waited) return std::move(waited).error();
-  if (Result<Bytes> gone = pages.give_to_device(PageHeap::kUnlimited); !gone) {
+  if (Result<Bytes> gone = pages.idle()->give_to_device(PageHeap::kUnlimited); !gone) {
     return std::move(gone).error();
   }
   return true;
@@ -151,7 +151,7 @@ Error Ladder::out_of_memory(const BlockRequest& request) const {
   const auto& [bytes, stream, route] = request;
   shared_.observer.emit(
       Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
-  const bool short_of_mappings = pools_.own().pages().totals().short_of_mappings;
+  const bool short_of_mappings = pools_.own().pages().listing()->totals().short_of_mappings;
   const Statistics now = view_.statistics();
   const Bytes held{now.reserved_bytes.current}, leased{now.leased_bytes.current};
   const Bytes used{now.live_bytes.current}, plain{now.plain_bytes.current};
@@ -181,7 +181,7 @@ Error Ladder::out_of_memory(const BlockRequest& request) const {
   if (route.pool == nullptr) return {ErrorCode::out_of_memory, message};
   const GraphPoolStatistics of_pool = route.pool->statistics();
   const bool is_plain = route.pool->memory() == MemoryKind::plain;
-  const Bytes pool_limit = route.pool->pages().totals().limit;
+  const Bytes pool_limit = route.pool->pages().listing()->totals().limit;
   return {ErrorCode::out_of_memory,
           (is_plain ? "plain memory of pool " : "graph pool ") + std::to_string(route.pool->id()) +
               " (" + format(of_pool.reserved_bytes) + " held" +

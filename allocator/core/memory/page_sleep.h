@@ -6,25 +6,29 @@
 // A page's mappings go from the last to the first, and come from the first to the last;
 // Page::unmapped counts those that are gone.
 //
-// Threads: each call takes the page heap's lock.
+// Guarded by the page heap's lock.
 #pragma once
 
 #include <vector>
 
-#include "core/memory/page_heap.h"
+#include "core/memory/idle_pages.h"
+#include "core/memory/mappings.h"
+#include "core/memory/page_heap_state.h"
+#include "core/memory/page_supply.h"
+#include "weir/result.h"
 
 namespace weir {
 
 class PageSleep {
  public:
-  // `heap` must outlive this.
-  explicit PageSleep(PageHeap& heap) : heap_(heap) {}
+  PageSleep(PageHeapState& heap, PageSupply& supply, Mappings& mappings, IdlePages& idle)
+      : heap_(heap), supply_(supply), mappings_(mappings), idle_(idle) {}
 
   // Asleep: no request is served (ErrorCode::asleep), and pages come and go by the calls here
   // alone; frees go on. To be awake again it needs the memory of all its pages.
-  void set_asleep(bool asleep);
+  void set_asleep(bool asleep) { heap_.tables.asleep.store(asleep, std::memory_order_release); }
   // Gives idle pages back to the driver, asleep or not.
-  Result<Bytes> give_idle();
+  Result<Bytes> give_idle() { return idle_.trim(IdlePages::kUnlimited); }
 
   struct SleepingPage {
     PageId page;
@@ -34,10 +38,6 @@ class PageSleep {
   // The pages that have memory, by id. `kept_whole`: all bytes of pages that graphs keep count as
   // in use.
   std::vector<SleepingPage> pages_to_sleep(bool kept_whole) const;
-  // The bytes of a block as home addresses, in order.
-  std::vector<Range> home_of(Range block) const;
-  // All pages that hold bytes of a block, or of the stitched row that it lies in.
-  std::vector<PageId> pages_under(Range block) const;
 
   // The page loses its mappings and its memory, as far as it has any; all work on it is done.
   // On an error it may have lost some: either call goes on from there.
@@ -46,12 +46,21 @@ class PageSleep {
   // needs the page any more, and it is gone. Errors: out_of_memory; device.
   Result<bool> renew_memory(PageId page);
   // Has the page, or have all pages, memory and all mappings?
-  bool has_memory(PageId page) const;
-  bool has_all_memory() const;
-  Bytes absent_bytes() const;
+  bool has_memory(PageId page) const {
+    return heap_.tables.pages.all().at(page.value).has_memory();
+  }
+  bool has_all_memory() const {
+    return heap_.tables.absent_mappings == 0 && heap_.tables.absent_bytes == 0_B;
+  }
+  Bytes absent_bytes() const { return heap_.tables.absent_bytes; }
 
  private:
-  PageHeap& heap_;
+  void note_lease(const Page& page, EventKind kind);
+
+  PageHeapState& heap_;
+  PageSupply& supply_;
+  Mappings& mappings_;
+  IdlePages& idle_;
 };
 
 }  // namespace weir

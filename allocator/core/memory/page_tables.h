@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a page heap has, as tables: tiles, pages, rows, and their sums. Placer and Reuse read them;
-// PageHeap, PageDriver and PageSleep change them. Guarded by the page heap's lock.
+// What a page heap has, as tables: tiles, pages, rows, and their sums. Placer, Reuse and
+// PageListing read them; the other parts of a page heap change them. Guarded by the page heap's
+// lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -22,6 +24,8 @@ struct PageRules {
   bool trusts_context;  // Trust::context
   bool plain;           // MemoryKind::plain
   bool of_graph_pool;
+
+  MemoryKind memory() const { return plain ? MemoryKind::plain : MemoryKind::pages; }
 };
 
 struct PageTables {
@@ -37,13 +41,16 @@ struct PageTables {
   std::size_t absent_mappings = 0;  // mappings that sleeping pages lack
   Bytes absent_bytes;               // sizes of sleeping pages
   std::uint64_t requests = 0;       // requests for runs so far: the clock of placement
-  Bytes peak_used;          // the most bytes in use, as far as that memory was not given back since
-  bool keeps_used = false;  // a capture goes on: whatever page is used is kept
-  bool keeps_any = false;   // some page is kept
+  Bytes peak_used;   // the most bytes in use, as far as that memory was not given back since
+  Bytes peak_total;  // the most bytes held after any request
+  bool short_of_mappings = false;  // the last request failed for want of mappings
+  bool keeps_used = false;         // a capture goes on: whatever page is used is kept
+  bool keeps_any = false;          // some page is kept
   // True while `first` alone has used the pages, and no fence was left on them: then nobody need be
   // waited for. Once false, it stays so.
   std::optional<TimelineId> first;
   bool single_timeline = true;
+  std::atomic<bool> asleep{false};  // no request is served (page_sleep.h); read without the lock
 
   Bytes total() const { return pages.total() + held_bytes - absent_bytes; }
   std::size_t mappings() const { return pages.all().size() + rows.mappings() - absent_mappings; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request for a run of bytes, as a value: what is asked for, what memory it may have, and what
 // was found out while it was served. And a plan, which says where the request goes. Making a plan
-// changes nothing; PageHeap::commit carries it out, or fails, and another is made.
+// changes nothing; Commit carries it out, or fails, and another is made.
 #pragma once
 
 #include <cstdint>

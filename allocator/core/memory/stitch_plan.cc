@@ -34,14 +34,7 @@ Parts parts(std::vector<Stretch>& all, Range Stretch::*part) {
   return found;
 }
 void sort_rising(Parts& parts) {
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.size != b.size ? a.size < b.size : a.begin < b.begin;
-  });
-}
-void sort_falling(Parts& parts) {
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.size != b.size ? a.size > b.size : a.begin < b.begin;
-  });
+  std::ranges::sort(parts, {}, [](const Part& part) { return std::pair(part.size, part.begin); });
 }
 
 Stretch stretch_of(Range free, const HomePages& pages) {
@@ -134,7 +127,9 @@ StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const Ho
   }
 
   Parts wholes = parts(all, &Stretch::whole);
-  sort_falling(wholes);
+  std::ranges::sort(wholes, {}, [](const Part& part) {
+    return std::pair(~part.size.count, part.begin);  // the largest first
+  });
   Bytes need = size;
   Stretch* const tail = tails.empty() ? nullptr : tails.back().of;
   if (tail != nullptr) {

@@ -8,6 +8,19 @@
 
 namespace weir {
 
+std::vector<PageMapping> mappings_of(const Page& page) {
+  std::vector<PageMapping> mappings{{page.range(), page.heap}};
+  for (const StitchedRow* const row : page.rows) {
+    Address at = row->begin;
+    for (const Page* const each : row->pages) {
+      if (each == &page) break;
+      at = at + each->size;
+    }
+    mappings.push_back({{at, page.size}, row->heap});
+  }
+  return mappings;
+}
+
 void StitchedRows::add_vacant(Range range) {
   vacant_[range.begin] = range.size;
   vacant_by_size_.emplace(range.size, range.begin);
@@ -56,19 +69,15 @@ void StitchedRows::finish(StitchedRow& row, Bytes lead) {
 void StitchedRows::remove(StitchedRow& row) {
   Range range{row.begin, row.reserved};
   rows_.erase(row.begin);
-  auto after = vacant_.lower_bound(range.begin);
-  if (after != vacant_.begin()) {
-    const auto& [begin, size] = *std::prev(after);
-    if (begin + size == range.begin) range = {begin, size + range.size};
-  }
-  if (after != vacant_.end() && after->first == range.end()) range.size += after->second;
-  if (const auto before = vacant_.find(range.begin); before != vacant_.end()) {
-    remove_vacant({before->first, before->second});
-  }
-  after = vacant_.lower_bound(range.begin);
-  if (after != vacant_.end() && after->first < range.end()) {
-    remove_vacant({after->first, after->second});
-  }
+  const auto join = [&](auto vacant) {
+    const Range other{vacant->first, vacant->second};
+    remove_vacant(other);
+    range = {std::min(range.begin, other.begin), range.size + other.size};
+  };
+  const auto after = vacant_.lower_bound(range.begin);
+  const auto before = after == vacant_.begin() ? after : std::prev(after);
+  if (before != after && before->first + before->second == range.begin) join(before);
+  if (after != vacant_.end() && after->first == range.end()) join(after);
   add_vacant(range);
 }
 

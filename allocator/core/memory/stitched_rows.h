@@ -96,6 +96,14 @@ struct StitchedRow {
   }
 };
 
+struct PageMapping {
+  Range at;
+  HeapId heap;  // for which it was mapped
+};
+// That of the home row first, then those of its rows. While the page sleeps, the last ones are gone
+// (Page::unmapped).
+std::vector<PageMapping> mappings_of(const Page& page);
+
 class StitchedRows {
  public:
   // Between two rows stays so much unmapped, or the device's granularity if that is more: no run

@@ -25,7 +25,7 @@ CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
             if (!shares_pages()) return {};
             StreamHeap::give_back_all(eager_->caching_heaps());
-            return eager_->pages().give_up(wanted, most);
+            return eager_->pages().idle()->give_up(wanted, most);
           },
           &eager) {
   shared_.observer.emit({.kind = EventKind::pool_open, .pool = id});
@@ -71,10 +71,10 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
     if (status = graphs_.watch(stream); !status) return {};
     capture_->watched = capture;
   }
-  if (is_guest) pages().keep_what_is_used(true);
+  if (is_guest) pages().idle()->keep_what_is_used();
   const Address at = member->heap->allocate(bytes, as.id, status, create);
   if (is_guest) {
-    pages().settle_kept(true);
+    pages().idle()->settle_kept(true);
     has_guests_ = true;
   }
   return at;
@@ -170,7 +170,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     capture_ = Capture{.number = number, .epoch = last_epoch_, .watches = watches && is_told()};
     shared_.observer.emit({.kind = EventKind::capture_begin, .pool = id()});
     events_.begin();
-    pages().keep_what_is_used(true);
+    pages().idle()->keep_what_is_used();
     return {};
   }
 }
@@ -202,7 +202,7 @@ void CapturePool::end_capture_locked() {
   const Capture ended = *std::exchange(capture_, std::nullopt);
   eager_uses_.clear();
   shared_.observer.emit({.kind = EventKind::capture_end, .pool = id()});
-  pages().settle_kept(ended.keeps);
+  pages().idle()->settle_kept(ended.keeps);
   if (ended.keeps && ended.watches && ended.watched == 0) graphs_.note_unwatched();
   free_deferred_locked();
   graphs_.end_lingering();
@@ -315,12 +315,13 @@ Result<Bytes> CapturePool::give_to_device(Bytes wanted) {
   if (capture_) return 0_B;
   graphs_.let_go(/*waits=*/true);
   give_back_cached();
-  return pages().give_to_device(wanted);
+  return pages().idle()->give_to_device(wanted);
 }
 
 Result<Bytes> CapturePool::try_give_to_device(Bytes wanted) {
   if (shares_pages() || !mutex_.try_lock()) return 0_B;
-  Result<Bytes> gone = capture_ ? 0_B : pages().try_give_to_device(wanted);
+  const auto idle = pages().idle(std::try_to_lock);
+  Result<Bytes> gone = capture_ || !idle ? 0_B : idle->give_to_device(wanted);
   mutex_.unlock();
   return gone;
 }
@@ -342,8 +343,9 @@ std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
   bool more = false;
   if (!capture_) {
     graphs_.let_go(/*waits=*/false);
-    spare = pages().try_give_up(wanted, more);
-    more = more || graphs_.lingers();
+    const auto idle = pages().idle(std::try_to_lock);
+    if (idle) spare = idle->give_up(wanted);
+    more = !idle || idle->any() || graphs_.lingers();
   }
   mutex_.unlock();
   if (more) enter_as_sparing();
@@ -354,18 +356,18 @@ bool CapturePool::give_back_pages_locked() {
   graphs_.let_go(/*waits=*/true);
   give_back_cached();
   if (!shares_pages()) {
-    const Result<Bytes> gone = pages().give_to_device(kEverything);
+    const Result<Bytes> gone = pages().idle()->give_to_device(kEverything);
     return gone && *gone > 0_B;
   }
-  const std::vector<PageHeap::UnmappedPage> idle = pages().give_up(kEverything);
+  const std::vector<PageHeap::UnmappedPage> idle = pages().idle()->give_up(kEverything);
   if (idle.empty()) return false;
-  eager_->pages().take_in(idle);
+  eager_->pages().idle()->take_in(idle);
   return true;
 }
 
 void CapturePool::tidy() {
   const MutexLock lock(mutex_);
-  if (!capture_) pages().tidy();
+  if (!capture_) pages().idle()->tidy();
 }
 
 bool CapturePool::end_if_gone() {
@@ -375,8 +377,8 @@ bool CapturePool::end_if_gone() {
   for_each_heap([&](const StreamHeap& heap) { live += heap.statistics().live_blocks.current; });
   if (live > 0) return false;
   (void)give_back_pages_locked();  // what could not go when it was closed
-  if (pages().totals().total > 0_B) return false;
-  pages().give_back_addresses();
+  if (pages().listing()->totals().total > 0_B) return false;
+  pages().idle()->give_back_addresses();
   disband();
   shared_.sparing.leave(id());
   return true;
@@ -390,10 +392,10 @@ GraphPoolStatistics CapturePool::statistics() const {
     all.live_blocks += one.live_blocks.current;
     all.live_bytes += Bytes{one.live_bytes.current};
   });
-  const PageHeap::Totals totals = pages().totals();
+  const PageListing::Totals totals = pages().listing()->totals();
   all.reserved_bytes = totals.total;
   all.peak_reserved_bytes = totals.peak_total;
-  all.kept_bytes = pages().kept();
+  all.kept_bytes = pages().listing()->kept();
   all.graphs = graphs_.count();
   all.deferred = shared_.waiting.count(id());
   return all;

@@ -31,7 +31,7 @@ bool is_block_of(const Pool& pool, const PlacedBlock& block) {
                     (small ? last < block.run + block.run_bytes : block.run == block.address);
   if (!fits || !StreamHeap::is_size_for(block.requested, block.bytes)) return false;
   const bool has_heap = pool.find(block.stream.id) != nullptr || pool.has_retired();
-  return has_heap && pool.pages().has_addresses({block.run, block.run_bytes});
+  return has_heap && pool.pages().listing()->has_addresses({block.run, block.run_bytes});
 }
 
 Status free_placed(Pool& pool, EagerWork& eager_work, const PlacedBlock& block) {

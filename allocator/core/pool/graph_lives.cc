@@ -45,9 +45,11 @@ void GraphLives::note_lingers_on(bool leaked) {
 void GraphLives::let_go(bool waits) {
   const auto is_there = [](const auto& graph) { return !graph.expired(); };
   if (!lingers_ || std::any_of(watched_.begin(), watched_.end(), is_there)) return;
-  if (!waits && !pool_.pages().try_let_go(launches_)) return;
-  if (waits) pool_.pages().let_go(launches_);
-  lingers_ = false;
+  PageHeap& pages = pool_.pages();
+  if (const auto idle = waits ? pages.idle() : pages.idle(std::try_to_lock)) {
+    idle->let_go(launches_);
+    lingers_ = false;
+  }
 }
 
 }  // namespace weir

@@ -44,7 +44,7 @@ bool PageExchange::call_in() {
 
 Result<Bytes> PageExchange::give_to_driver(Bytes wanted, const CapturePool* requester) {
   const bool requester_shares = requester == nullptr || requester->shares_pages();
-  Result<Bytes> gone = requester_shares ? 0_B : pools_.own().pages().give_to_device(wanted);
+  Result<Bytes> gone = requester_shares ? 0_B : pools_.own().pages().idle()->give_to_device(wanted);
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
     const Bytes so_far = gone ? *gone : 0_B;
     if (so_far >= wanted) break;
@@ -99,9 +99,9 @@ Result<Bytes> PageExchange::trim(Bytes keep, Trim how) {
     if (Status waited = wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
-  Result<Bytes> own = pools_.own().pages().give_to_device(excess());
+  Result<Bytes> own = pools_.own().pages().idle()->give_to_device(excess());
   Result<Bytes> of_pools = give_to_driver(excess(), nullptr);
-  pools_.own().pages().tidy();
+  pools_.own().pages().idle()->tidy();
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) pool->tidy();
   pools_.drop_gone();
   return sum(std::move(own), std::move(of_pools));
@@ -111,7 +111,7 @@ void PageExchange::set_limit(Bytes limit) {
   budget_.set_limit(limit);
   if (budget_.excess() == 0_B) return;
   registry_.give_back_cached();
-  pools_.own().pages().keep_to_limit();
+  pools_.own().pages().idle()->keep_to_limit();
   if (budget_.excess() > 0_B) (void)call_in();
   if (const Bytes excess = budget_.excess(); excess > 0_B) (void)give_to_driver(excess, nullptr);
 }
@@ -119,8 +119,11 @@ void PageExchange::set_limit(Bytes limit) {
 void PageExchange::keep_to_limit() {
   PageHeap& own = pools_.own().pages();
   StreamHeap::give_back_all(pools_.own().caching_heaps());
-  own.keep_to_limit();
-  if (const Bytes excess = budget_.excess(); excess > 0_B) own.take_in(pools_.spare(excess));
+  own.idle()->keep_to_limit();
+  if (const Bytes excess = budget_.excess(); excess > 0_B) {
+    const std::vector<UnmappedPage> spare = pools_.spare(excess);
+    own.idle()->take_in(spare);
+  }
   if (budget_.excess() > 0_B) pools_.keep_to_limit();
 }
 

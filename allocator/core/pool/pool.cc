@@ -116,7 +116,7 @@ void Pool::give_back_cached() const {
 }
 
 std::vector<std::string> Pool::validate(const std::vector<Range>& runs) const {
-  std::vector<std::string> broken = pages_.validate(runs);
+  std::vector<std::string> broken = pages_.listing()->validate(runs);
   for (const std::string& one : timelines_.validate()) broken.push_back(one);
   for (const auto& [stream, member] : by_stream_) {
     // (In a capture it goes by another name.)

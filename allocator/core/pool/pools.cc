@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/base/format.h"
-#include "core/memory/page_sleep.h"
 #include "weir/sleep.h"
 
 namespace weir {
@@ -51,7 +50,7 @@ std::shared_ptr<CapturePool> Pools::open(Bytes limit, std::optional<MemoryKind> 
   const std::uint64_t id = ++last_;
   auto opened = std::make_shared<CapturePool>(id, std::move(tag), shared_, *own_, options);
   graph_pools_.emplace(id, opened);
-  if (asleep) PageSleep(opened->pages()).set_asleep(true);
+  if (asleep) opened->pages().sleep()->set_asleep(true);
   return opened;
 }
 

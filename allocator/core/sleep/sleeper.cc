@@ -152,7 +152,7 @@ std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job) {
   heap.version = job.version;
   heap.whole = false;
   std::set<std::uint32_t> listed;
-  for (PageSleep::SleepingPage& page : PageSleep(*job.heap).pages_to_sleep(job.kept_whole)) {
+  for (PageSleep::SleepingPage& page : job.heap->sleep()->pages_to_sleep(job.kept_whole)) {
     if (job.stay.contains(page.page)) continue;
     listed.insert(page.page.value);
     Sleeping& known = heap.pages[page.page.value];
@@ -255,9 +255,9 @@ Status Sleeper::finish_first(SleepReport& report) {
 
 Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
   Sleeping& sleeping = page_of(heap, page);
-  Status taken = PageSleep(heap).take_memory(page);
+  Status taken = heap.sleep()->take_memory(page);
   if (taken) report.given_back += sleeping.home.size;
-  if (taken || !PageSleep(heap).has_memory(page)) sleeping.state = State::away;
+  if (taken || !heap.sleep()->has_memory(page)) sleeping.state = State::away;
   return taken;
 }
 
@@ -282,10 +282,10 @@ void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
 Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                       bool& is_there) {
   Sleeping& sleeping = page_of(heap, page);
-  Result<bool> renewed = PageSleep(heap).renew_memory(page);
+  Result<bool> renewed = heap.sleep()->renew_memory(page);
   while (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
          make_room(sleeping.home.size)) {
-    renewed = PageSleep(heap).renew_memory(page);
+    renewed = heap.sleep()->renew_memory(page);
   }
   if (!renewed) return std::move(renewed).error();
   is_there = *renewed;

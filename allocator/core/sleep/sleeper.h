@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory/page_sleep.h"
+#include "core/memory/page_heap.h"
 #include "core/sleep/host_store.h"
 #include "weir/device.h"
 #include "weir/sleep.h"

@@ -77,7 +77,7 @@ Sleeper::Version TagSleep::version_of(const Pool& pool) const {
 std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pages) const {
   std::vector<HeldMemory> held;
   if (pool.memory() == MemoryKind::plain) {
-    const Bytes total = pool.pages().totals().total;
+    const Bytes total = pool.pages().listing()->totals().total;
     if (total > 0_B) held.push_back({pool.tag(), total, kPlainHolder});
     return held;
   }
@@ -92,10 +92,10 @@ std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pa
     if (!found || found->pool.get() != &pool) continue;
     const BlockInfo& block = found->block;
     if (block.address != Address::of(hold.block)) continue;  // it was freed
-    if (infos.empty()) infos = pool.pages().pages();
+    if (infos.empty()) infos = pool.pages().listing()->pages();
     HeldMemory one{pool.tag(), {}, hold.holder};
-    const PageSleep sleep(found->pool->pages());
-    for (const PageId page : sleep.pages_under({block.address, block.bytes})) {
+    const Range range{block.address, block.bytes};
+    for (const PageId page : pool.pages().listing()->pages_under(range)) {
       pages.insert(page);
       for (const PageInfo& info : infos) one.bytes += info.page == page ? info.bytes : 0_B;
     }
@@ -156,7 +156,7 @@ Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
 
 // Requests that were on the way have been served once this returns.
 void TagSleep::set_asleep(Pool& pool, bool asleep) {
-  PageSleep(pool.pages()).set_asleep(asleep);
+  pool.pages().sleep()->set_asleep(asleep);
   pool.for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
 }
 
@@ -194,7 +194,7 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
   pools_.free_due();
   {
     const auto none_opened = pools_.hold();  // a pool that is opened later sleeps from the start
-    for (const auto& pool : pools) PageSleep(pool->pages()).set_asleep(true);
+    for (const auto& pool : pools) pool->pages().sleep()->set_asleep(true);
   }
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     set_asleep(*pools[i], true);
@@ -208,7 +208,7 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
   report.time = device_.now() - begun;
   if (status) return report;
   for (const auto& pool : pools) {
-    if (!sleeper_.has_away(pool->pages()) && PageSleep(pool->pages()).has_all_memory()) {
+    if (!sleeper_.has_away(pool->pages()) && pool->pages().sleep()->has_all_memory()) {
       set_asleep(*pool, false);
     }
   }
@@ -221,7 +221,7 @@ Status TagSleep::sleep_pools(const ToSleep& pools, const std::vector<Sleeper::Jo
   if (Status none = no_capture_goes_on(); !none) return none;
   const auto give_idle = [&]() -> Status {
     for (const auto& pool : pools) {
-      Result<Bytes> gone = PageSleep(pool->pages()).give_idle();
+      Result<Bytes> gone = pool->pages().sleep()->give_idle();
       if (!gone) return std::move(gone).error();
       report.given_back += *gone;
     }
@@ -282,18 +282,19 @@ bool TagSleep::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
   Bytes gone;
   for (const auto& pool : pools_.all()) {
     if (gone >= wanted) break;
-    if (const Result<Bytes> more = pool->pages().give_to_device(wanted - gone)) gone += *more;
+    if (const Result<Bytes> more = pool->pages().idle()->give_to_device(wanted - gone))
+      gone += *more;
   }
   return gone > 0_B;
 }
 
 Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
   std::string text = "wake: no room for tag '" + pool.tag() + "', which still lacks " +
-                     format(PageSleep(pool.pages()).absent_bytes()) + " (" + error.message() + ")";
+                     format(pool.pages().sleep()->absent_bytes()) + " (" + error.message() + ")";
   Bytes weir;
   std::string tags;
   for (const auto& each : pools_.all()) {
-    const Bytes total = each->pages().totals().total;
+    const Bytes total = each->pages().listing()->totals().total;
     weir += total;
     if (total == 0_B) continue;
     tags += "; Weir holds " + format(total) + " of tag '" + each->tag() + "'";
@@ -315,8 +316,8 @@ Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
 TagInfo TagSleep::info_of(Pool& pool) const {
   const PageHeap& pages = pool.pages();
   TagInfo info{.tag = pool.tag(), .contents = contents_of(pool.tag())};
-  info.device = pages.totals().total;
-  info.asleep = PageSleep(pool.pages()).absent_bytes();
+  info.device = pages.listing()->totals().total;
+  info.asleep = pool.pages().sleep()->absent_bytes();
   info.host = sleeper_.copied_bytes(pages);
   if (pages.is_asleep()) {
     info.state = sleeper_.sleeps_wholly(pages) ? TagState::asleep : TagState::partly_asleep;
@@ -393,7 +394,7 @@ Result<std::vector<HostPart>> TagSleep::copies_of(Range range, const char* call)
     return Pools::unknown(range.begin.pointer(), call);
   }
   PageHeap& pages = found->pool->pages();
-  std::vector<HostPart> parts = sleeper_.copies_of(pages, PageSleep(pages).home_of(range));
+  std::vector<HostPart> parts = sleeper_.copies_of(pages, pages.listing()->home_of(range));
   if (parts.empty()) {
     return Error(ErrorCode::invalid_argument,
                  std::string(call) + ": " + format(range.begin) +
@@ -422,7 +423,7 @@ Residue TagSleep::residue() {
   Residue residue;
   residue.host = sleeper_.host();
   for (const auto& pool : pools_.all()) {
-    residue.weir += pool->pages().totals().total;
+    residue.weir += pool->pages().listing()->totals().total;
     std::set<PageId> pages;
     for (HeldMemory& one : held_in(*pool, pages)) residue.held.push_back(std::move(one));
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariants of PageHeap, checked by counting again.
+// The invariants of a page heap, checked by counting again.
 #include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/memory/page_heap.h"
+#include "core/memory/page_listing.h"
 
 namespace weir {
 namespace {
@@ -19,7 +19,7 @@ std::string name_of(const StitchedRow& row) {
 }
 
 // Pages that are not mapped, and what is mapped and no page's.
-void validate_held(const PageTables& tables, const PageDriver& driver, Broken& broken) {
+void validate_held(const PageTables& tables, const Mappings& mappings, Broken& broken) {
   Bytes held;
   std::set<std::uint64_t> handles;
   for (const auto& [id, page] : tables.pages.all()) handles.insert(page.handle.value);
@@ -32,7 +32,7 @@ void validate_held(const PageTables& tables, const PageDriver& driver, Broken& b
   if (held != tables.held_bytes) {
     broken.emplace_back("page heap: what is held unmapped is summed wrong");
   }
-  for (const Range stray : driver.strays()) {
+  for (const Range stray : mappings.strays()) {
     const Tile* const tile = tables.tiles.at(stray.begin);
     const StitchedRow* const row = tables.rows.around(stray.begin);
     const bool vacant = tile != nullptr
@@ -40,13 +40,10 @@ void validate_held(const PageTables& tables, const PageDriver& driver, Broken& b
                             : row != nullptr && stray.begin >= row->begin + row->mapped();
     // Or it is that of a page which sleeps, and has not got it back.
     const auto is_missing = [&](const auto& entry) {
-      const Page& page = entry.second;
-      for (std::size_t i = 0; i < PageDriver::mappings_of(page); ++i) {
-        if (!PageDriver::is_mapped(page, i) && PageDriver::mapping(page, i).range == stray) {
-          return true;
-        }
-      }
-      return false;
+      const std::vector<PageMapping> all = mappings_of(entry.second);
+      const std::size_t gone = std::min<std::size_t>(entry.second.unmapped, all.size());
+      return std::any_of(all.end() - static_cast<std::ptrdiff_t>(gone), all.end(),
+                         [&](const PageMapping& mapping) { return mapping.at == stray; });
     };
     const auto& all = tables.pages.all();
     if (!vacant && std::none_of(all.begin(), all.end(), is_missing)) {
@@ -56,18 +53,18 @@ void validate_held(const PageTables& tables, const PageDriver& driver, Broken& b
 }
 
 // Pages without memory, and without some of their mappings.
-void validate_asleep(const PageTables& tables, bool asleep, Broken& broken) {
+void validate_asleep(const PageTables& tables, Broken& broken) {
   Bytes absent;
   std::size_t unmapped = 0;
   for (const auto& [id, page] : tables.pages.all()) {
-    const std::size_t mappings = PageDriver::mappings_of(page);
+    const std::size_t mappings = mappings_of(page).size();
     unmapped += page.unmapped;
     if (page.unmapped > mappings) broken.push_back(name_of(page) + "lacks mappings it never had");
     if (page.sleeps()) {
       absent += page.size;
       if (page.unmapped != mappings) broken.push_back(name_of(page) + "mapped without memory");
     }
-    if (!page.has_memory() && !asleep) {
+    if (!page.has_memory() && !tables.asleep) {
       broken.push_back(name_of(page) + "without memory, in a page heap that is awake");
     }
   }
@@ -77,9 +74,9 @@ void validate_asleep(const PageTables& tables, bool asleep, Broken& broken) {
 }
 
 // Each region belongs to the home row, or to stitched rows, as far as it is ever mapped.
-void validate_regions(const PageTables& tables, const PageDriver& driver, const PageRules& rules,
-                      Broken& broken) {
-  for (const Range region : driver.regions()) {
+void validate_regions(const PageTables& tables, const std::vector<Range>& regions,
+                      const PageRules& rules, Broken& broken) {
+  for (const Range region : regions) {
     Bytes home;
     for (const Tile* tile = tables.tiles.at(region.begin); tile != nullptr; tile = tile->after) {
       home += tile->size;
@@ -97,7 +94,7 @@ void validate_regions(const PageTables& tables, const PageDriver& driver, const 
                        ": its addresses are not one page");
     }
   }
-  if (rules.plain && driver.regions().size() != tables.pages.all().size()) {
+  if (rules.plain && regions.size() != tables.pages.all().size()) {
     broken.emplace_back("page heap: its pages are not its segments");
   }
 }
@@ -148,8 +145,8 @@ void validate_pages(const PageTables& tables, Broken& broken) {
   if (leased != tables.leased) broken.emplace_back("pages: those in use are summed wrong");
 }
 
-void validate_rows(const PageTables& tables, const PageDriver& driver, Broken& broken) {
-  const std::vector<StitchedRow*>& retired = driver.retired();
+void validate_rows(const PageTables& tables, const Mappings& mappings, Broken& broken) {
+  const std::vector<StitchedRow*>& retired = mappings.retired();
   tables.rows.visit_all([&](const StitchedRow& row) {
     const bool waits = std::find(retired.begin(), retired.end(), &row) != retired.end();
     if (waits != (row.state == StitchedRow::State::retired) && !row.pages.empty()) {
@@ -189,24 +186,24 @@ void validate_runs(const PageTables& tables, const std::vector<Range>& in_use, B
 
 }  // namespace
 
-std::vector<std::string> PageHeap::validate(const std::vector<Range>& in_use) const {
-  const QueuedLock lock(mutex_);
+std::vector<std::string> PageListing::validate(const std::vector<Range>& in_use) const {
   std::vector<std::string> broken;
-  for (auto& part : {tables_.pages.validate(), tables_.tiles.validate(), tables_.rows.validate()}) {
+  for (auto& part : {heap_.tables.pages.validate(), heap_.tables.tiles.validate(),
+                     heap_.tables.rows.validate()}) {
     broken.insert(broken.end(), part.begin(), part.end());
   }
   // What follows walks them: it needs what they say of themselves to hold.
   if (!broken.empty()) return broken;
-  if (tables_.tiles.used() > tables_.peak_used) {
+  if (heap_.tables.tiles.used() > heap_.tables.peak_used) {
     broken.emplace_back("page heap: more in use than the peak");
   }
-  validate_held(tables_, driver_, broken);
-  validate_asleep(tables_, is_asleep(), broken);
-  validate_regions(tables_, driver_, rules_, broken);
-  validate_tiles(tables_, broken);
-  validate_pages(tables_, broken);
-  validate_rows(tables_, driver_, broken);
-  validate_runs(tables_, in_use, broken);
+  validate_held(heap_.tables, mappings_, broken);
+  validate_asleep(heap_.tables, broken);
+  validate_regions(heap_.tables, mappings_.regions(), heap_.rules, broken);
+  validate_tiles(heap_.tables, broken);
+  validate_pages(heap_.tables, broken);
+  validate_rows(heap_.tables, mappings_, broken);
+  validate_runs(heap_.tables, in_use, broken);
   return broken;
 }
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages of a page heap that nobody uses: they go to the driver or to other pools, and come from
+// these. And which pages may not go, since graphs may use them: kept pages.
+//
+// Guarded by the page heap's lock.
+#pragma once
+
+#include <vector>
+
+#include "core/memory/mappings.h"
+#include "core/memory/page_heap_state.h"
+#include "core/memory/page_supply.h"
+#include "weir/result.h"
+
+namespace weir {
+
+class IdlePages {
+ public:
+  static constexpr Bytes kUnlimited{~std::uint64_t{0}};
+
+  IdlePages(PageHeapState& heap, PageSupply& supply, Mappings& mappings)
+      : heap_(heap), supply_(supply), mappings_(mappings) {}
+
+  // --- Pages that go.
+
+  // Gives idle pages back to the driver, the largest first, until `wanted` bytes went; skips pages
+  // whose work may still run. Returns how much went. Nothing goes while the heap sleeps.
+  Result<Bytes> give_to_device(Bytes wanted) { return heap_.tables.asleep ? 0_B : trim(wanted); }
+  // give_to_device(), asleep or not.
+  Result<Bytes> trim(Bytes wanted);
+  // trim() before new memory comes: what is remembered of requests stays.
+  Result<Bytes> make_room(Bytes wanted);
+  // If the page heaps of the device hold more than its limit, gives back what is more. After an
+  // error that stays until the next call.
+  void keep_to_limit() {
+    if (const Bytes excess = heap_.budget.excess(); excess > 0_B) (void)give_to_device(excess);
+  }
+  // Gives idle pages to the caller, the largest first, until `wanted` bytes are given or no more
+  // can be. Skips pages with pending work, and pages with which it would be more than `most`.
+  std::vector<UnmappedPage> give_up(Bytes wanted, Bytes most = kUnlimited);
+  // Are there any that give_up() may give, now or later?
+  bool any() const { return !heap_.tables.held.empty() || !idle().empty(); }
+  // Adds pages of other pools, as idle ones. Over a lowered limit they go to the driver; by hold()
+  // not.
+  void take_in(const std::vector<UnmappedPage>& pages);
+  void hold(const std::vector<UnmappedPage>& pages);
+  // The work that still uses idle pages.
+  FenceSet users() const;
+
+  // Removes a page that is idle and sleeps.
+  Status forget(Page& page);
+  // For trim(): if the heap has no pages, drops remembered places and events.
+  void tidy();
+  // tidy() that also unreserves the addresses. Call only if no pointer into the heap can be used
+  // again.
+  void give_back_addresses();
+
+  // --- Pages that may not go.
+
+  // From now on pages that are used are kept: never unmapped, nor given up. settle_kept() ends
+  // that: those pages stay kept, or are kept no more (but for pages kept before).
+  void keep_what_is_used();
+  void settle_kept(bool keep);
+  // No page is kept any more; `launches` may still use those that were.
+  void let_go(const FenceSet& launches);
+
+ private:
+  // What take() took, and its first errors: of unmapping a page, of asking about its work.
+  struct Taken {
+    Bytes bytes;
+    Status unmapped, asked;
+  };
+  // Takes out pages one by one: held ones first. go(page) says whether the page is gone.
+  template <class Go>
+  Taken take(Bytes wanted, Bytes most, Go&& go);
+  Result<UnmappedPage> take_out(Page& page);
+  // Those that may go, the largest first.
+  std::vector<Page*> idle() const;
+  Result<bool> is_over(const Page& page, FenceSet& pending);
+  // If no page is left, forgets the places that requests were given, and events: a program that
+  // makes other requests later would hold both for ever.
+  void forget_if_empty();
+
+  PageHeapState& heap_;
+  PageSupply& supply_;
+  Mappings& mappings_;
+};
+
+}  // namespace weir

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/memory/mappings.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace weir {
+namespace {
+
+// Addresses that a device heap reserves at a time. Addresses cost nothing, but only some 60 TiB can
+// be had: where it has many regions already, less each.
+Bytes region_size(std::size_t regions) {
+  if (regions < 64) return 256_GiB;
+  return regions < 512 ? 32_GiB : 4_GiB;
+}
+constexpr Bytes kRegionUnit = 4_GiB;
+static_assert(kRegionUnit % TileIndex::kSlot == 0_B);
+
+// A graph pool reserves this much, and then four times what it has already, up to 32 GiB: thousands
+// of small pools find room, and a large one has few regions, at whose ends memory lies idle.
+constexpr Bytes kPoolRegionUnit = 1_GiB, kMostOfPool = 32_GiB;
+constexpr std::uint64_t kPoolGrowth = 4;
+static_assert(kPoolRegionUnit % TileIndex::kSlot == 0_B);
+
+// How many mappings are given up at a time when there are too many.
+constexpr std::size_t kMappingsShed = 256;
+
+// So many mappings in rows are kept for each page in any case.
+constexpr std::size_t kMappingsAPage = 16;
+constexpr std::size_t kMappingsLeast = 256;
+// A row that was not used for so many requests may go: else a program whose rounds need more would
+// lose in each round what it needs in the next.
+constexpr std::uint64_t kLongUnused = 8192;
+// So often a few rows are looked at, where there are too many mappings; and driver calls in one
+// request.
+constexpr std::uint64_t kRequestsBetween = 64;
+constexpr int kRowsAtATime = 16, kUnmapsAtATime = 2;
+
+}  // namespace
+
+Mappings::~Mappings() {
+  // What the driver refuses here is lost: nobody is left to tell.
+  for (const auto& [id, page] : heap_.tables.pages.all()) {
+    const std::vector<PageMapping> mappings = mappings_of(page);
+    for (std::size_t i = 0; i + page.unmapped < mappings.size() && !heap_.rules.plain; ++i) {
+      (void)heap_.device.unmap(mappings[i].at.begin, page.size);
+    }
+    if (!page.sleeps()) heap_.tables.held.push_back({page.id, {page.handle, page.size}});
+  }
+  unmap_strays();
+  heap_.tables.pages.clear();
+  heap_.tables.rows.visit_all([&](const StitchedRow& row) {
+    if (row.tile == nullptr) return;
+    heap_.index.leave(row.tile);
+    heap_.tables.tiles.give_back_record(row.tile);
+  });
+  for (const Range region : regions_) {
+    if (heap_.tables.tiles.at(region.begin) != nullptr)
+      heap_.tables.tiles.remove_region(region.begin);
+    heap_.index.remove_region(region);
+    if (!heap_.rules.plain) (void)heap_.device.unreserve(region.begin, region.size);
+  }
+}
+
+Result<Range> Mappings::reserve(Bytes least) {
+  const Bytes unit = heap_.rules.of_graph_pool ? kPoolRegionUnit : kRegionUnit;
+  least = round_up(least + heap_.rules.granularity, unit);
+  Bytes wanted = region_size(regions_.size());
+  if (heap_.rules.of_graph_pool) {
+    wanted = 0_B;
+    for (const Range region : regions_) wanted += region.size * kPoolGrowth;
+    wanted = std::min(wanted, kMostOfPool);
+  }
+  wanted = std::max(least, wanted);
+  Result<Address> base = heap_.device.reserve(wanted, unit);
+  while (!base && wanted > least) {
+    wanted = std::max(least, round_up(wanted / 4, unit));
+    base = heap_.device.reserve(wanted, unit);
+  }
+  if (!base) return std::move(base).error();
+  const Range region{*base, wanted};
+  if (!TileIndex::covers(region)) {
+    (void)heap_.device.unreserve(region.begin, region.size);
+    return Error(ErrorCode::device, "the device reserves addresses beyond 49 bits");
+  }
+  heap_.index.add_region(region);
+  regions_.push_back(region);
+  return region;
+}
+
+Result<Address> Mappings::room_for(Bytes bytes) {
+  if (const std::optional<Address> at = heap_.placer.vacancy(bytes)) return *at;
+  const Result<Range> region = reserve(bytes);
+  if (!region) return region.error();
+  // The end is never mapped: two regions, side by side by chance, are two rows.
+  heap_.tables.tiles.add_region({region->begin, region->size - heap_.rules.granularity});
+  return *heap_.placer.vacancy(bytes);
+}
+
+Status Mappings::make_room_for_row(Bytes bytes) {
+  if (heap_.tables.rows.has_room(bytes)) return {};
+  const Result<Range> region = reserve(heap_.tables.rows.region_for(bytes));
+  if (!region) return region.error();
+  heap_.tables.rows.add_region(*region);
+  return {};
+}
+
+void Mappings::fill(Range home) {
+  if (heap_.rules.plain) {
+    heap_.index.add_region(home);
+    regions_.push_back(home);
+    heap_.tables.tiles.add_region(home);
+  }
+  heap_.tables.tiles.fill(home);
+}
+
+void Mappings::vacate(Range home) {
+  if (!heap_.rules.plain) return heap_.tables.tiles.vacate(home);
+  heap_.tables.tiles.remove_region(home.begin);
+  std::erase(regions_, home);
+  heap_.index.remove_region(home);
+}
+
+void Mappings::give_back_addresses() {
+  std::erase_if(regions_, [&](Range region) {
+    // Before another heap may be given the same.
+    const bool home = heap_.tables.tiles.at(region.begin) != nullptr;
+    const Range tiled{region.begin, region.size - heap_.rules.granularity};
+    if (home) heap_.tables.tiles.remove_region(region.begin);
+    heap_.index.remove_region(region);
+    if (!heap_.device.unreserve(region.begin, region.size)) {
+      heap_.index.add_region(region);
+      if (home) heap_.tables.tiles.add_region(tiled);
+      return false;
+    }
+    if (!home) heap_.tables.rows.remove_region(region);
+    return true;
+  });
+}
+
+Status Mappings::map(PhysicalHandle handle, Range at) {
+  if (Status status = heap_.device.map(at.begin, at.size, handle); !status) return status;
+  Status status = heap_.device.set_access(at.begin, at.size);
+  if (!status && !heap_.device.unmap(at.begin, at.size)) strays_.push_back(at);
+  return status;
+}
+
+Status Mappings::map(const Owner& owner, const HeldPage& page, Address at) {
+  const auto& [handle, size] = page.page;
+  if (Status mapped = heap_.rules.plain ? Status() : map(handle, {at, size}); !mapped)
+    return mapped;
+  heap_.observer.emit(owner.fold, Event{.kind = EventKind::map,
+                                        .plain = heap_.rules.plain,
+                                        .page = page.id,
+                                        .address = at,
+                                        .bytes = size});
+  return {};
+}
+
+Status Mappings::unmap(PageId page, const PageMapping& mapping) {
+  const auto& [at, heap] = mapping;
+  Event event{.kind = EventKind::unmap,
+              .plain = heap_.rules.plain,
+              .page = page,
+              .address = at.begin,
+              .bytes = at.size};
+  heap_.observer.emit(event);
+  Status unmapped = heap_.rules.plain ? Status() : heap_.device.unmap(at.begin, at.size);
+  if (!unmapped) {
+    event.kind = EventKind::map;
+    event.heap = heap;
+    heap_.observer.emit(event);
+  }
+  return unmapped;
+}
+
+void Mappings::unmap_strays() {
+  std::erase_if(strays_, [&](Range stray) {
+    if (!heap_.device.unmap(stray.begin, stray.size)) return false;
+    StitchedRow* const row = heap_.tables.rows.around(stray.begin);
+    if (row != nullptr && row->pages.empty()) heap_.tables.rows.remove(*row);
+    return true;
+  });
+}
+
+Status Mappings::renew_access() {
+  if (heap_.rules.plain) return {};  // the driver's own business
+  for (const auto& [id, page] : heap_.tables.pages.all()) {
+    const std::vector<PageMapping> mappings = mappings_of(page);
+    for (std::size_t i = 0; i + page.unmapped < mappings.size(); ++i) {
+      const Range at = mappings[i].at;
+      if (Status status = heap_.device.set_access(at.begin, at.size); !status) return status;
+    }
+  }
+  return {};
+}
+
+void Mappings::retire(StitchedRow& row) {
+  if (row.state == StitchedRow::State::idle) heap_.tables.rows.retire(row);
+  retired_.push_back(&row);
+}
+
+Status Mappings::unmap_last(StitchedRow& row) {
+  Page& page = *row.pages.back();
+  if (page.sleeps()) {
+    --page.unmapped;
+    --heap_.tables.absent_mappings;
+  } else {
+    const Range at{row.begin + row.mapped() - page.size, page.size};
+    if (Status status = unmap(page.id, {at, row.heap}); !status) return status;
+  }
+  heap_.tables.rows.drop_last(row);
+  return {};
+}
+
+Status Mappings::unmap_row(StitchedRow& row) {
+  if (row.state == StitchedRow::State::idle) retire(row);
+  while (!row.pages.empty()) {
+    if (Status status = unmap_last(row); !status) return status;
+  }
+  std::erase(retired_, &row);
+  const auto is_in_row = [&](Range stray) { return heap_.tables.rows.around(stray.begin) == &row; };
+  // Else its addresses are not free yet.
+  if (std::none_of(strays_.begin(), strays_.end(), is_in_row)) heap_.tables.rows.remove(row);
+  return {};
+}
+
+Status Mappings::unmap_rows(Page& page) {
+  while (!page.rows.empty()) {
+    if (Status status = unmap_row(*page.rows.back()); !status) return status;
+  }
+  return {};
+}
+
+Status Mappings::make_room(Request& request, std::size_t more) {
+  unmap_strays();
+  if (has_room(more)) return {};
+  std::vector<StitchedRow*> idle;
+  heap_.tables.rows.visit_all([&](StitchedRow& row) {
+    if (row.state == StitchedRow::State::idle && !row.kept()) idle.push_back(&row);
+  });
+  std::size_t shed = 0;
+  for (StitchedRow* const row : idle) {
+    if (shed >= kMappingsShed && has_room(more)) break;
+    const Result<bool> complete = heap_.timelines.complete(row->users);
+    if (!complete && complete.error().code() != ErrorCode::capture) return complete.error();
+    if (!complete || !*complete) continue;
+    shed += row->pages.size();
+    if (Status status = unmap_row(*row); !status) return status;
+  }
+  if (has_room(more)) return {};
+  request.short_of_mappings = true;
+  return Error(ErrorCode::out_of_memory,
+               std::to_string(heap_.tables.mappings()) +
+                   " mappings are held, of the most that HeapOptions::most_mappings allows, and " +
+                   "too few can be given up");
+}
+
+// A clock hand goes round the rows: one that was not used for long is unmapped, a few mappings at a
+// time, once its work is done. (So long after, it is; what the host knows of it changes nothing in
+// where memory is placed.)
+std::uint64_t Mappings::retire_rows() {
+  const std::uint64_t now = heap_.tables.requests;
+  if (heap_.tables.keeps_used) return now;  // nothing while a capture goes on
+  for (int i = 0; i < kUnmapsAtATime && !retired_.empty(); ++i) {
+    StitchedRow& row = *retired_.back();
+    if (!row.pages.empty() && !unmap_last(row)) return now + kRequestsBetween;
+    if (row.pages.empty()) (void)unmap_row(row);
+  }
+  if (!retired_.empty()) return now;
+  const std::size_t most =
+      std::max(kMappingsLeast, kMappingsAPage * heap_.tables.pages.all().size());
+  for (int i = 0; i < kRowsAtATime && heap_.tables.rows.mappings() > most; ++i) {
+    StitchedRow* const row = heap_.tables.rows.next_after(looked_at_);
+    looked_at_ = row->begin;
+    if (row->state != StitchedRow::State::idle || row->kept() ||
+        now - row->used_at <= kLongUnused) {
+      continue;
+    }
+    const Result<bool> over = heap_.timelines.looks_complete(row->users);
+    if (!over || !*over) continue;
+    retire(*row);
+    return now;
+  }
+  return now + kRequestsBetween;
+}
+
+}  // namespace weir
