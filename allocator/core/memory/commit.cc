@@ -58,15 +58,6 @@ Result<Range> Commit::extend(Request& request, Range home) {
   return pages ? map_home(request.owner, home.begin, *pages) : pages.error();
 }
 
-Status Commit::fill_vacant(Request& request, Range vacant) {
-  const std::size_t most = heap_.placer.page_sizes(vacant.size, vacant.size).size();
-  if (Status status = mappings_.make_room(request, most); !status) return status;
-  const Result<std::vector<HeldPage>> pages = supply_.create(request, vacant.size, vacant.size);
-  if (!pages) return pages.error();
-  const Result<Range> mapped = map_home(request.owner, vacant.begin, *pages);
-  return mapped ? Status() : mapped.error();
-}
-
 Status Commit::map_held(Request& request) {
   Address at;
   if (!heap_.rules.plain) {
@@ -290,8 +281,13 @@ Status Commit::fill(Request& request, Range run) {
     const Address from = std::max(begin, tile->begin);
     vacant.push_back({from, std::min(end, tile->end()) - from});
   }
-  for (const Range range : vacant) {
-    if (Status filled = fill_vacant(request, range); !filled) return filled;
+  for (const auto& [begin, size] : vacant) {
+    const std::size_t most = heap_.placer.page_sizes(size, size).size();
+    if (Status room = mappings_.make_room(request, most); !room) return room;
+    const Result<std::vector<HeldPage>> pages = supply_.create(request, size, size);
+    if (!pages) return pages.error();
+    const Result<Range> mapped = map_home(request.owner, begin, *pages);
+    if (!mapped) return mapped.error();
   }
   return {};
 }

@@ -26,7 +26,8 @@ class Commit {
   // The run, as one tile: used, and the owner's. Null: the request's status says why; new memory
   // that was mapped by then is free. (A plan to map what is held has no run, and may succeed.)
   Tile* carry_out(Request& request, const Plan& plan);
-  // Where addresses of the run lost their memory, and are of the home row, they get new pages.
+  // Where addresses of the run lost their memory, and are of the home row, they get new
+  // pages.
   Status fill(Request& request, Range run);
   // The run is free again (PageHeap::free()).
   void free(const Owner& owner, Tile* tile);
@@ -38,8 +39,6 @@ class Commit {
   // Maps pages of at least `home.size` together from `home.begin` on, where the row is vacant, or,
   // if it is zero, anywhere: held ones first, then new ones. Returns what they cover.
   Result<Range> extend(Request& request, Range home);
-  // Maps new pages at exactly these vacant addresses.
-  Status fill_vacant(Request& request, Range vacant);
   Status map_held(Request& request);
   // Maps the plan's pieces side by side, and creates what it lacks. The row is idle.
   Result<StitchedRow*> build(Request& request, const StitchPlan& plan);

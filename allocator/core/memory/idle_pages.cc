@@ -6,7 +6,7 @@
 
 namespace weir {
 
-std::vector<Page*> IdlePages::idle() const {
+std::vector<Page*> IdlePages::may_go() const {
   std::vector<Page*> idle;
   if (heap_.tables.absent_mappings > 0) return idle;  // a row that goes with a page may lack some
   for (auto& [id, page] : heap_.tables.pages.all()) {
@@ -19,7 +19,7 @@ std::vector<Page*> IdlePages::idle() const {
 
 FenceSet IdlePages::users() const {
   FenceSet users;
-  for (const Page* const page : idle()) users.join(heap_.tables.users_of(*page));
+  for (const Page* const page : may_go()) users.join(heap_.tables.users_of(*page));
   return users;
 }
 
@@ -54,7 +54,7 @@ IdlePages::Taken IdlePages::take(Bytes wanted, Bytes most, Go&& go) {
   }
   if (taken.bytes >= wanted) return taken;
   FenceSet pending;
-  for (Page* const idle : idle()) {
+  for (Page* const idle : may_go()) {
     if (taken.bytes >= wanted) break;
     if (idle->size > most - taken.bytes) continue;
     // A page whose stream is no more (destroyed, and never retired) must not keep the others.

@@ -39,7 +39,7 @@ class IdlePages {
   // can be. Skips pages with pending work, and pages with which it would be more than `most`.
   std::vector<UnmappedPage> give_up(Bytes wanted, Bytes most = kUnlimited);
   // Are there any that give_up() may give, now or later?
-  bool any() const { return !heap_.tables.held.empty() || !idle().empty(); }
+  bool any() const { return !heap_.tables.held.empty() || !may_go().empty(); }
   // Adds pages of other pools, as idle ones. Over a lowered limit they go to the driver; by hold()
   // not.
   void take_in(const std::vector<UnmappedPage>& pages);
@@ -75,7 +75,7 @@ class IdlePages {
   Taken take(Bytes wanted, Bytes most, Go&& go);
   Result<UnmappedPage> take_out(Page& page);
   // Those that may go, the largest first.
-  std::vector<Page*> idle() const;
+  std::vector<Page*> may_go() const;
   Result<bool> is_over(const Page& page, FenceSet& pending);
   // If no page is left, forgets the places that requests were given, and events: a program that
   // makes other requests later would hold both for ever.

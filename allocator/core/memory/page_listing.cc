@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace weir {
+namespace {
+
+Bytes used_in(const PageTables& tables, const Page& page) {
+  Bytes used;
+  if (!page.idle()) tables.visit_used(page, [&](Range part) { used += part.size; });
+  return used;
+}
+
+}  // namespace
 
 PageListing::Totals PageListing::totals() const {
   Bytes leased = heap_.tables.leased, used = heap_.tables.tiles.used();
@@ -12,7 +21,7 @@ PageListing::Totals PageListing::totals() const {
     for (const auto& [id, page] : heap_.tables.pages.all()) {
       if (!page.sleeps()) continue;
       leased -= page.idle() ? 0_B : page.size;
-      used -= heap_.tables.used_in(page);
+      used -= used_in(heap_.tables, page);
     }
   }
   return {.total = heap_.tables.total(),
@@ -36,7 +45,7 @@ std::vector<PageInfo> PageListing::pages() const {
   std::vector<PageInfo> pages;
   for (const auto& [id, page] : heap_.tables.pages.all()) {
     if (page.sleeps()) continue;
-    PageInfo info{page.id, page.size, heap_.tables.used_in(page), page.lease,
+    PageInfo info{page.id, page.size, used_in(heap_.tables, page), page.lease,
                   0,       {},        heap_.rules.memory()};
     for (const auto& [at, heap] : mappings_of(page)) info.mapped_at.push_back({at.begin, heap});
     info.mapped_at.resize(info.mapped_at.size() - page.unmapped);

@@ -11,19 +11,15 @@ namespace {
 // as so many bytes take to be copied.
 constexpr Bytes kLeastGap = 128_KiB;
 
-// A tile may go on in the page before, or the next.
-std::vector<Range> in_use(const Tiles& tiles, const Page& page) {
+std::vector<Range> bytes_in_use(const PageTables& tables, const Page& page) {
   std::vector<Range> in_use;
-  for (const Tile* tile = tiles.at(page.home); tile != nullptr && tile->begin < page.end();
-       tile = tile->after) {
-    if (tile->is_free() || tile->kind == Tile::Kind::vacant) continue;
-    const Address from = std::max(tile->begin, page.home), to = std::min(tile->end(), page.end());
-    if (!in_use.empty() && from - in_use.back().end() <= kLeastGap) {
-      in_use.back().size = to - in_use.back().begin;
+  tables.visit_used(page, [&](Range used) {
+    if (!in_use.empty() && used.begin - in_use.back().end() <= kLeastGap) {
+      in_use.back().size = used.end() - in_use.back().begin;
     } else {
-      in_use.push_back({from, to - from});
+      in_use.push_back(used);
     }
-  }
+  });
   return in_use;
 }
 
@@ -44,7 +40,7 @@ std::vector<PageSleep::SleepingPage> PageSleep::pages_to_sleep(bool kept_whole) 
     if (page.sleeps()) continue;
     const bool whole = kept_whole && page.kept != Page::Kept::no;
     pages.push_back({page.id, page.range(),
-                     whole ? std::vector{page.range()} : in_use(heap_.tables.tiles, page)});
+                     whole ? std::vector{page.range()} : bytes_in_use(heap_.tables, page)});
   }
   return pages;
 }
@@ -70,7 +66,7 @@ Status PageSleep::take_memory(PageId id) {
   page.handle = {};
   heap_.tables.absent_bytes += page.size;
   note_lease(page, EventKind::unlease);
-  supply_.note_released(page.id, page.size);
+  supply_.note(EventKind::release, page.id, page.size);
   return {};
 }
 
@@ -89,7 +85,7 @@ Result<bool> PageSleep::renew_memory(PageId id) {
     if (!handle) return handle.error();
     page.handle = *handle;
     heap_.tables.absent_bytes -= page.size;
-    supply_.note_created(page.id, page.size);
+    supply_.note(EventKind::create, page.id, page.size);
     note_lease(page, EventKind::lease);
   }
   const std::vector<PageMapping> mappings = mappings_of(page);

@@ -34,26 +34,23 @@ PageSupply::~PageSupply() {
   for (const HeldPage& held : heap_.tables.held) (void)release(held.page);
 }
 
-void PageSupply::note_created(PageId page, Bytes size) {
-  heap_.budget.take(size);
-  heap_.observer.emit(
-      Event{.kind = EventKind::create, .plain = heap_.rules.plain, .page = page, .bytes = size});
-}
-
-void PageSupply::note_released(PageId page, Bytes size) {
-  heap_.budget.give_back(size);
-  heap_.observer.emit(
-      Event{.kind = EventKind::release, .plain = heap_.rules.plain, .page = page, .bytes = size});
+void PageSupply::note(EventKind kind, PageId page, Bytes size) {
+  if (kind == EventKind::create) {
+    heap_.budget.take(size);
+  } else {
+    heap_.budget.give_back(size);
+  }
+  heap_.observer.emit(Event{.kind = kind, .plain = heap_.rules.plain, .page = page, .bytes = size});
 }
 
 HeldPage PageSupply::add(UnmappedPage page) {
   const PageId id = heap_.budget.next_page();
-  note_created(id, page.size);
+  note(EventKind::create, id, page.size);
   return {id, page};
 }
 
 UnmappedPage PageSupply::take_out(HeldPage page) {
-  note_released(page.id, page.page.size);
+  note(EventKind::release, page.id, page.page.size);
   return page.page;
 }
 

@@ -40,9 +40,8 @@ class PageSupply {
   HeldPage take_held(std::size_t place);
   // To the driver.
   Status release(const UnmappedPage& page);
-  // Counts and tells that a page has its memory now, or lost it.
-  void note_created(PageId page, Bytes size);
-  void note_released(PageId page, Bytes size);
+  // Counts, and emits, that a page has its memory now (EventKind::create), or lost it (release).
+  void note(EventKind kind, PageId page, Bytes size);
 
  private:
   HeldPage add(UnmappedPage page);

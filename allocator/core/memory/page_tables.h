@@ -4,6 +4,7 @@
 // lock.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -55,8 +56,17 @@ struct PageTables {
   Bytes total() const { return pages.total() + held_bytes - absent_bytes; }
   std::size_t mappings() const { return pages.all().size() + rows.mappings() - absent_mappings; }
   bool is_empty() const { return pages.all().empty() && held.empty(); }
-  // How many bytes of the page are in use.
-  Bytes used_in(const Page& page) const;
+  // Calls visit(Range) for the bytes of the page that are in use, tile by tile. (A tile may go on
+  // in the page before, or the next.)
+  template <class Visitor>
+  void visit_used(const Page& page, Visitor&& visit) const {
+    for (const Tile* tile = tiles.at(page.home); tile != nullptr && tile->begin < page.end();
+         tile = tile->after) {
+      if (tile->is_free() || tile->kind == Tile::Kind::vacant) continue;
+      const Address from = std::max(tile->begin, page.home);
+      visit(Range{from, std::min(tile->end(), page.end()) - from});
+    }
+  }
   // All work that may still use free bytes: `home`, in a run; an idle page.
   FenceSet users_of(const Tile* head, Range home) const;
   FenceSet users_of(const Page& page) const {
