@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/memory/home_pages.h"
 
+#include "core/base/broken.h"
+
 namespace weir {
 
 Page& HomePages::add(PageId id, PhysicalHandle handle, Range home, HeapId heap) {
@@ -31,25 +33,23 @@ bool HomePages::is_mapped(Range range) const {
 }
 
 std::vector<std::string> HomePages::validate() const {
-  std::vector<std::string> broken;
+  Broken broken;
   Bytes total;
   for (const auto& [id, page] : pages_) {
-    const std::string name = "page " + std::to_string(id) + ": ";
+    const std::string name = "page " + std::to_string(id);
+    const bool of_granules = page.size > 0_B && page.size % TileIndex::kGranule == 0_B &&
+                             page.home.value % TileIndex::kGranule.count == 0;
+    bool found = true;
+    for (Address at = page.home; of_granules && at < page.end(); at = at + TileIndex::kGranule) {
+      found = found && index_.page(at) == &page;
+    }
     total += page.size;
-    if (page.id.value != id) broken.push_back(name + "found by another's number");
-    if (page.size == 0_B || page.size % TileIndex::kGranule != 0_B ||
-        page.home.value % TileIndex::kGranule.count != 0) {
-      broken.push_back(name + "not made of granules");
-      continue;
-    }
-    for (Address at = page.home; at < page.end(); at = at + TileIndex::kGranule) {
-      if (index_.page(at) == &page) continue;
-      broken.push_back(name + "not found at its addresses");
-      break;
-    }
+    broken.note_if(page.id.value != id, name, "found by another's number");
+    broken.note_if(!of_granules, name, "not made of granules");
+    broken.note_if(!found, name, "not found at its addresses");
   }
-  if (total != total_) broken.emplace_back("pages: their sizes are summed wrong");
-  return broken;
+  broken.note_if(total != total_, "pages: their sizes are summed wrong");
+  return broken.rules;
 }
 
 }  // namespace weir

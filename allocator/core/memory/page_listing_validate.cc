@@ -6,28 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/broken.h"
 #include "core/memory/page_listing.h"
 
 namespace weir {
 namespace {
 
-std::string name_of(const Page& page) { return "page " + std::to_string(page.id.value) + ": "; }
-std::string name_of(const StitchedRow& row) {
-  return "stitched row at " + std::to_string(row.begin.value) + ": ";
-}
-std::string name_of(Range range) { return "range at " + std::to_string(range.begin.value) + ": "; }
-
-struct Broken {
-  std::vector<std::string> rules;
-
-  void note_if(bool broken, const char* what) {
-    if (broken) rules.emplace_back(what);
-  }
-  template <class Named>
-  void note_if(bool broken, const Named& of, const std::string& what) {
-    if (broken) rules.push_back(name_of(of) + what);
-  }
-};
+std::string at_address(Address address) { return " at " + std::to_string(address.value); }
 
 template <class List, class Value>
 bool contains(const List& list, const Value& value) {
@@ -80,10 +65,11 @@ void validate_regions(const PageTables& tables, const std::vector<Range>& region
     const Bytes stitched = tables.rows.addresses_in(region);
     broken.note_if((home == 0_B || stitched > 0_B || home + end != region.size) &&
                        (home > 0_B || stitched != tables.rows.usable(region).size),
-                   region, "its addresses are not those of the rows in it");
+                   "region" + at_address(region.begin),
+                   "its addresses are not those of the rows in it");
     broken.note_if(rules.plain && (!tables.pages.is_mapped(region) ||
                                    tables.pages.at(region.begin).range() != region),
-                   region, "its addresses are not one page");
+                   "segment" + at_address(region.begin), "its addresses are not one page");
   }
   broken.note_if(rules.plain && regions.size() != tables.pages.all().size(),
                  "page heap: its pages are not its segments");
@@ -94,6 +80,7 @@ void validate_pages(const PageTables& tables, Broken& broken) {
   Bytes leased, absent;
   std::size_t unmapped = 0;
   for (const auto& [id, page] : tables.pages.all()) {
+    const std::string name = "page " + std::to_string(id);
     const std::size_t mappings = mappings_of(page).size();
     const bool kept = page.kept != Page::Kept::no;
     leased += page.idle() ? 0_B : page.size;
@@ -101,18 +88,18 @@ void validate_pages(const PageTables& tables, Broken& broken) {
     unmapped += page.unmapped;
     any_kept = any_kept || kept;
     const bool free = tables.tiles.run_around(page.range()) != nullptr;
-    broken.note_if(page.idle() && !free, page, "in use, yet not leased");
-    broken.note_if(!page.idle() && free, page, "idle, yet leased");
-    broken.note_if(page.unmapped > mappings, page, "lacks mappings it never had");
-    broken.note_if(page.sleeps() && page.unmapped != mappings, page, "mapped without memory");
-    broken.note_if(!page.has_memory() && !tables.asleep, page,
+    broken.note_if(page.idle() && !free, name, "in use, yet not leased");
+    broken.note_if(!page.idle() && free, name, "idle, yet leased");
+    broken.note_if(page.unmapped > mappings, name, "lacks mappings it never had");
+    broken.note_if(page.sleeps() && page.unmapped != mappings, name, "mapped without memory");
+    broken.note_if(!page.has_memory() && !tables.asleep, name,
                    "without memory, in a page heap that is awake");
-    broken.note_if(kept && !tables.keeps_any, page, "kept, yet it is said that none is");
-    broken.note_if(page.kept == Page::Kept::for_now && !tables.keeps_used, page,
+    broken.note_if(kept && !tables.keeps_any, name, "kept, yet it is said that none is");
+    broken.note_if(page.kept == Page::Kept::for_now && !tables.keeps_used, name,
                    "kept for a capture, and none goes on");
     for (const StitchedRow* const row : page.rows) {
-      broken.note_if(!contains(row->pages, &page), page, "in a row that does not have it");
-      broken.note_if(page.idle() && row->state == StitchedRow::State::used, page,
+      broken.note_if(!contains(row->pages, &page), name, "in a row that does not have it");
+      broken.note_if(page.idle() && row->state == StitchedRow::State::used, name,
                      "idle, in a row that is used");
     }
   }
@@ -125,8 +112,9 @@ void validate_pages(const PageTables& tables, Broken& broken) {
 void validate_rows(const PageTables& tables, const std::vector<StitchedRow*>& retired,
                    Broken& broken) {
   tables.rows.visit_all([&](const StitchedRow& row) {
+    const std::string name = "stitched row" + at_address(row.begin);
     const bool is_retired = row.state == StitchedRow::State::retired;
-    broken.note_if(contains(retired, &row) != is_retired && !row.pages.empty(), row,
+    broken.note_if(contains(retired, &row) != is_retired && !row.pages.empty(), name,
                    "retired, and nobody is going to unmap it; or the reverse");
     if (row.state != StitchedRow::State::used) return;
     auto part = row.parts.begin();
@@ -134,7 +122,7 @@ void validate_rows(const PageTables& tables, const std::vector<StitchedRow*>& re
       return part != row.parts.end() && (*part)->range() == home && (*part)->row == &row &&
              (*part++)->kind == Tile::Kind::part;
     });
-    broken.note_if(!same || part != row.parts.end(), row, "its bytes are not its parts");
+    broken.note_if(!same || part != row.parts.end(), name, "its bytes are not its parts");
   });
 }
 
@@ -159,7 +147,7 @@ void validate_tiles(const PageTables& tables, const std::vector<Range>& in_use, 
     const Tile* const tile = row == nullptr ? tables.tiles.at(run.begin) : row->tile;
     broken.note_if(tile == nullptr || tile->kind != Tile::Kind::used || tile->range() != run ||
                        !seen.insert(run.begin).second,
-                   run, "its bytes are not in use, or not by it alone");
+                   "run" + at_address(run.begin), "its bytes are not in use, or not by it alone");
   }
   broken.note_if(seen.size() != used, "tiles: bytes are in use that were not given out");
 }
@@ -169,9 +157,9 @@ void validate_tiles(const PageTables& tables, const std::vector<Range>& in_use, 
 std::vector<std::string> PageListing::validate(const std::vector<Range>& in_use) const {
   const PageTables& tables = heap_.tables;
   Broken broken;
-  for (auto& part : {tables.pages.validate(), tables.tiles.validate(), tables.rows.validate()}) {
-    broken.rules.insert(broken.rules.end(), part.begin(), part.end());
-  }
+  broken.add(tables.pages.validate());
+  broken.add(tables.tiles.validate());
+  broken.add(tables.rows.validate());
   // What follows walks them: it needs what they say of themselves to hold.
   if (!broken.rules.empty()) return broken.rules;
   broken.note_if(tables.tiles.used() > tables.peak_used, "page heap: more in use than the peak");

@@ -68,7 +68,15 @@ struct PageTables {
     }
   }
   // All work that may still use free bytes: `home`, in a run; an idle page.
-  FenceSet users_of(const Tile* head, Range home) const;
+  FenceSet users_of(const Tile* head, Range home) const {
+    FenceSet fences;
+    (void)Tiles::visit_notes(head, home, [&](const Tile& tile) {
+      if (tile.by != Tile::kNobody) fences.join(tiles.release_point(tile));
+      if (tile.uses) fences.join(tile.uses->fences);
+      return true;
+    });
+    return fences;
+  }
   FenceSet users_of(const Page& page) const {
     return users_of(tiles.run_around(page.range()), page.range());
   }

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "core/base/broken.h"
+
 namespace weir {
 
 std::vector<PageMapping> mappings_of(const Page& page) {
@@ -128,48 +130,43 @@ Bytes StitchedRows::addresses_in(Range region) const {
 }
 
 std::vector<std::string> StitchedRows::validate() const {
-  std::vector<std::string> broken = idle_.validate("idle rows");
+  Broken broken{idle_.validate("idle rows")};
   std::size_t mappings = 0, idle = 0;
   Address end;
   for (const auto& [begin, row] : rows_) {
-    const std::string name = "stitched row at " + std::to_string(begin.value) + ": ";
+    const std::string name = "stitched row at " + std::to_string(begin.value);
     mappings += row->pages.size();
-    if (row->begin != begin) broken.push_back(name + "found by another address");
-    if (begin < end) broken.push_back(name + "overlaps the one before");
+    idle += row->state == StitchedRow::State::idle ? 1 : 0;
+    broken.note_if(row->begin != begin, name, "found by another address");
+    broken.note_if(begin < end, name, "overlaps the one before");
     end = begin + row->reserved;
     std::set<const Page*> seen;
     for (const Page* const page : row->pages) {
-      if (!seen.insert(page).second) broken.push_back(name + "has a page twice");
-      if (std::find(page->rows.begin(), page->rows.end(), row.get()) == page->rows.end()) {
-        broken.push_back(name + "a page of it does not know it");
-      }
+      const auto& rows = page->rows;
+      broken.note_if(!seen.insert(page).second, name, "has a page twice");
+      broken.note_if(std::find(rows.begin(), rows.end(), row.get()) == rows.end(), name,
+                     "a page of it does not know it");
     }
-    if (row->mapped() + gap_ > row->reserved) broken.push_back(name + "larger than its addresses");
-    idle += row->state == StitchedRow::State::idle ? 1 : 0;
-    if ((row->state == StitchedRow::State::used) != (row->tile != nullptr)) {
-      broken.push_back(name + "used by nobody, or the reverse");
-    }
-    if (row->state != StitchedRow::State::retired &&
-        (row->pages.empty() || row->lead >= row->pages.front()->size ||
-         row->size + row->lead != row->mapped())) {
-      broken.push_back(name + "its size is not that of its pages");
-    }
+    broken.note_if(row->mapped() + gap_ > row->reserved, name, "larger than its addresses");
+    broken.note_if((row->state == StitchedRow::State::used) != (row->tile != nullptr), name,
+                   "used by nobody, or the reverse");
+    broken.note_if(row->state != StitchedRow::State::retired &&
+                       (row->pages.empty() || row->lead >= row->pages.front()->size ||
+                        row->size + row->lead != row->mapped()),
+                   name, "its size is not that of its pages");
   }
-  if (mappings != mappings_) broken.emplace_back("stitched rows: mappings are counted wrong");
-  if (idle != idle_.count()) broken.emplace_back("stitched rows: one is idle, and not listed");
+  broken.note_if(mappings != mappings_, "stitched rows: mappings are counted wrong");
+  broken.note_if(idle != idle_.count(), "stitched rows: one is idle, and not listed");
   Address before;
   for (const auto& [begin, size] : vacant_) {
-    if (begin < before || size == 0_B || !vacant_by_size_.contains({size, begin}))
-      broken.emplace_back("stitched rows: vacant addresses overlap, or are listed wrong");
-    if (around(begin) != nullptr) {
-      broken.emplace_back("stitched rows: a row's addresses are vacant");
-    }
+    broken.note_if(begin < before || size == 0_B || !vacant_by_size_.contains({size, begin}),
+                   "stitched rows: vacant addresses overlap, or are listed wrong");
+    broken.note_if(around(begin) != nullptr, "stitched rows: a row's addresses are vacant");
     before = begin + size;
   }
-  if (vacant_.size() != vacant_by_size_.size()) {
-    broken.emplace_back("stitched rows: vacant addresses are listed twice");
-  }
-  return broken;
+  broken.note_if(vacant_.size() != vacant_by_size_.size(),
+                 "stitched rows: vacant addresses are listed twice");
+  return broken.rules;
 }
 
 }  // namespace weir
