@@ -62,9 +62,8 @@ void validate_regions(const PageTables& tables, const std::vector<Range>& region
       home += tile->size;
     }
     const Bytes end = rules.plain ? 0_B : rules.granularity;
-    const Bytes stitched = tables.rows.addresses_in(region);
-    broken.note_if((home == 0_B || stitched > 0_B || home + end != region.size) &&
-                       (home > 0_B || stitched != tables.rows.usable(region).size),
+    const bool of_rows = tables.rows.has_region(region);
+    broken.note_if(of_rows ? home > 0_B : home + end != region.size,
                    "region" + at_address(region.begin),
                    "its addresses are not those of the rows in it");
     broken.note_if(rules.plain && (!tables.pages.is_mapped(region) ||

@@ -23,21 +23,12 @@ std::vector<PageMapping> mappings_of(const Page& page) {
   return mappings;
 }
 
-void StitchedRows::add_vacant(Range range) {
-  vacant_[range.begin] = range.size;
-  vacant_by_size_.emplace(range.size, range.begin);
-}
-
-void StitchedRows::remove_vacant(Range range) {
-  vacant_.erase(range.begin);
-  vacant_by_size_.erase({range.size, range.begin});
-}
-
 StitchedRow& StitchedRows::add(Bytes bytes, HeapId heap) {
   const Bytes taken = bytes + gap_;
-  const auto [size, begin] = *vacant_by_size_.lower_bound({taken, Address{}});
-  remove_vacant({begin, size});
-  if (size > taken) add_vacant({begin + taken, size - taken});
+  const auto smallest = vacant_.lower_bound({taken, Address{}});
+  const auto [size, begin] = *smallest;
+  vacant_.erase(smallest);
+  if (size > taken) vacant_.emplace(size - taken, begin + taken);
   std::unique_ptr<StitchedRow>& row = rows_[begin];
   row = std::make_unique<StitchedRow>();
   row->begin = begin;
@@ -68,19 +59,20 @@ void StitchedRows::finish(StitchedRow& row, Bytes lead) {
   idle_.add(&row);
 }
 
+// What is vacant beside it, and its own addresses, become one.
 void StitchedRows::remove(StitchedRow& row) {
-  Range range{row.begin, row.reserved};
-  rows_.erase(row.begin);
-  const auto join = [&](auto vacant) {
-    const Range other{vacant->first, vacant->second};
-    remove_vacant(other);
-    range = {std::min(range.begin, other.begin), range.size + other.size};
-  };
-  const auto after = vacant_.lower_bound(range.begin);
-  const auto before = after == vacant_.begin() ? after : std::prev(after);
-  if (before != after && before->first + before->second == range.begin) join(before);
-  if (after != vacant_.end() && after->first == range.end()) join(after);
-  add_vacant(range);
+  const Address begin = row.begin, end = begin + row.reserved;
+  const auto after = rows_.erase(rows_.find(begin));
+  const auto region = std::prev(regions_.upper_bound(begin));
+  Address from = region->first, to = region->second;
+  if (after != rows_.end()) to = std::min(to, after->first);
+  if (after != rows_.begin()) {
+    const StitchedRow& before = *std::prev(after)->second;
+    from = std::max(from, before.begin + before.reserved);
+  }
+  vacant_.erase({begin - from, from});
+  vacant_.erase({to - end, end});
+  vacant_.emplace(to - from, from);
 }
 
 void StitchedRows::use(StitchedRow& row, std::uint64_t now) {
@@ -121,14 +113,6 @@ StitchedRow* StitchedRows::next_after(Address address) const {
   return (after == rows_.end() ? rows_.begin() : after)->second.get();
 }
 
-Bytes StitchedRows::addresses_in(Range region) const {
-  Bytes found;
-  const auto is_there = [&](Address at) { return region.begin <= at && at < region.end(); };
-  for (const auto& [begin, row] : rows_) found += is_there(begin) ? row->reserved : 0_B;
-  for (const auto& [begin, size] : vacant_) found += is_there(begin) ? size : 0_B;
-  return found;
-}
-
 std::vector<std::string> StitchedRows::validate() const {
   Broken broken{idle_.validate("idle rows")};
   std::size_t mappings = 0, idle = 0;
@@ -157,15 +141,17 @@ std::vector<std::string> StitchedRows::validate() const {
   }
   broken.note_if(mappings != mappings_, "stitched rows: mappings are counted wrong");
   broken.note_if(idle != idle_.count(), "stitched rows: one is idle, and not listed");
-  Address before;
-  for (const auto& [begin, size] : vacant_) {
-    broken.note_if(begin < before || size == 0_B || !vacant_by_size_.contains({size, begin}),
-                   "stitched rows: vacant addresses overlap, or are listed wrong");
-    broken.note_if(around(begin) != nullptr, "stitched rows: a row's addresses are vacant");
-    before = begin + size;
+  std::set<std::pair<Bytes, Address>> vacant;
+  for (const auto& [begin, region_end] : regions_) {
+    Address at = begin;
+    for (auto row = rows_.lower_bound(begin); row != rows_.end() && row->first < region_end;
+         ++row) {
+      if (at < row->first) vacant.emplace(row->first - at, at);
+      at = row->first + row->second->reserved;
+    }
+    if (at < region_end) vacant.emplace(region_end - at, at);
   }
-  broken.note_if(vacant_.size() != vacant_by_size_.size(),
-                 "stitched rows: vacant addresses are listed twice");
+  broken.note_if(vacant != vacant_, "stitched rows: vacant addresses are listed wrong");
   return broken.rules;
 }
 

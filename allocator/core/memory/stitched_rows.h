@@ -114,14 +114,23 @@ class StitchedRows {
 
   // Addresses that were just reserved. The end is never mapped: no row goes from one region into
   // another that lies beside it by chance, which no mapping may.
-  void add_region(Range region) { add_vacant(usable(region)); }
+  void add_region(Range region) {
+    regions_[region.begin] = region.end() - gap_;
+    vacant_.emplace(region.size - gap_, region.begin);
+  }
   // There is no row in it.
-  void remove_region(Range region) { remove_vacant(usable(region)); }
-  Range usable(Range region) const { return {region.begin, region.size - gap_}; }
+  void remove_region(Range region) {
+    regions_.erase(region.begin);
+    vacant_.erase({region.size - gap_, region.begin});
+  }
+  bool has_region(Range region) const {
+    const auto known = regions_.find(region.begin);
+    return known != regions_.end() && known->second == region.end() - gap_;
+  }
   // How large a region a row of `bytes` needs.
   Bytes region_for(Bytes bytes) const { return bytes + gap_ * 2; }
   bool has_room(Bytes bytes) const {
-    return vacant_by_size_.lower_bound({bytes + gap_, Address{}}) != vacant_by_size_.end();
+    return vacant_.lower_bound({bytes + gap_, Address{}}) != vacant_.end();
   }
 
   // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
@@ -152,8 +161,6 @@ class StitchedRows {
   void visit_all(Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
     for (const auto& [begin, row] : rows_) visit(*row);
   }
-  // How many addresses of the region lie in rows, or are vacant.
-  Bytes addresses_in(Range region) const;
   std::size_t mappings() const { return mappings_; }
   std::size_t count() const { return rows_.size(); }
 
@@ -162,14 +169,12 @@ class StitchedRows {
 
  private:
   friend struct TestAccess;
-  void add_vacant(Range range);
-  void remove_vacant(Range range);
 
   const Bytes gap_;
+  std::map<Address, Address> regions_;                    // begin and end
   std::map<Address, std::unique_ptr<StitchedRow>> rows_;  // by begin
   SizeBins<StitchedRow> idle_;
-  std::map<Address, Bytes> vacant_;
-  std::set<std::pair<Bytes, Address>> vacant_by_size_;  // the same
+  std::set<std::pair<Bytes, Address>> vacant_;  // what lies between rows, by size
   std::size_t mappings_ = 0;
 };
 
