@@ -21,6 +21,7 @@ void HomePages::remove(Page& page) {
   index_.set_page(page.range(), nullptr);
   total_ -= page.size;
   pages_.erase(page.id.value);
+  if (pages_.empty()) records_.release();
 }
 
 bool HomePages::is_mapped(Range range) const {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <optional>
 #include <string>
 #include <vector>
@@ -59,7 +60,7 @@ struct Page {
 
 class HomePages {
  public:
-  using Pages = std::map<std::uint32_t, Page>;  // by PageId; a page stays where it is
+  using Pages = std::pmr::map<std::uint32_t, Page>;  // by PageId; a page stays where it is
 
   explicit HomePages(TileIndex& index) : index_(index) {}
   HomePages(const HomePages&) = delete;
@@ -109,7 +110,10 @@ class HomePages {
  private:
   friend struct TestAccess;
   TileIndex& index_;
-  Pages pages_;
+  // Many pages come and go at once: what they leave is for other pages alone, so that no other
+  // request for host memory has to search it.
+  std::pmr::unsynchronized_pool_resource records_;
+  Pages pages_{&records_};
   Bytes total_;
 };
 
