@@ -20,7 +20,7 @@ namespace weir {
 
 class VectorClock {
  public:
-  static constexpr std::size_t kMost = 32;
+  static constexpr std::size_t kMost = 16;
 
   // Zero for a timeline it does not know of.
   Sequence at(TimelineId timeline) const {
