@@ -46,16 +46,22 @@ struct TestAccess {
   static auto& mappings(StitchedRows& rows) { return rows.mappings_; }
   static auto& vacant(StitchedRows& rows) { return rows.vacant_; }
 
-  static auto& kept(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_count_; }
-  static auto& cached(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.cached_; }
+  static auto& kept(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.held_.cache_.count_; }
+  static auto& cached(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return heap.held_.cache_.cached_;
+  }
   // The stream whose calls may take the fast paths.
   static auto& fast_stream(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fast_stream_; }
   static auto& serves(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.serves_; }
-  static Tile*& runs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.runs_; }
-  static HeapFold& fold(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fold_; }
-  static Stream& stream(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.stream_; }
-  static TimelineId& timeline(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.timeline_; }
-  static Slabs& slabs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.slabs_; }
+  static Tile*& runs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.held_.blocks_.runs_; }
+  static HeapFold& fold(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.served_.fold; }
+  static Stream& stream(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.served_.stream; }
+  static TimelineId& timeline(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return heap.served_.timeline;
+  }
+  static Slabs& slabs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
+    return heap.held_.blocks_.slabs_;
+  }
   static auto& lists(Slabs& slabs) { return slabs.lists_; }
   static auto& filled(Slabs& slabs) { return slabs.filled_; }
 

@@ -82,7 +82,7 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
 [[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                                                       Stream stream) {
   if (bytes == 0_B || bytes > device_bytes_) [[unlikely]] {
-    heap.unlock();
+    heap.mutex().unlock();
     return allocate_block(bytes, stream);
   }
   Status status;
@@ -182,7 +182,8 @@ Status DeviceHeap::Impl::deallocate(void* block) {
 Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   if (waiting.contains(block)) return Pools::unknown(block.pointer(), "deallocate");
   if (heap.pool() != 0) return false;  // the pool has rules of its own
-  const std::optional<Stream> stream = heap.stream_of(block);
+  std::optional<Stream> stream;
+  if (const LiveBlock live = heap.live(block)) stream = live.stream();
   if (!stream) return false;  // the heap will say so
   // A stream that may be gone can't be asked, and counts as not captured. (PyTorch's own allocator
   // does not ask either when a block is freed.)

@@ -14,8 +14,8 @@ Status Fences::refuse(Stream stream, const char* call) {
   return entrance_.refuse_captured(stream, call);
 }
 
-bool Fences::note_captured_use(const StreamHeap& heap, Address block) {
-  if (!heap.has(block)) return false;
+bool Fences::note_captured_use(StreamHeap& heap, Address block) {
+  if (!heap.live(block)) return false;
   pools_.shared().waiting.note_captured_use(block, pools_.bindings().last());
   return true;
 }
@@ -31,7 +31,12 @@ Status Fences::fence_one(void* block, Stream user) {
   if (pool != nullptr) {
     fenced = pool->fence(*heap, at, user, *where);
   } else if (*where == UsedIn::eager) {
-    fenced = heap->fence(at, timelines_, timelines_.of(user));
+    const TimelineId by = timelines_.of(user);
+    const LiveBlock live = heap->live(at, &timelines_);
+    if (live) {
+      const Status taken = live.fence(by);
+      fenced = taken ? Result<bool>(true) : taken.error();
+    }
   } else {
     // A graph may use it whenever it is launched: its free waits for the capture's end at least.
     fenced = note_captured_use(*heap, at);
@@ -54,8 +59,13 @@ Status Fences::record_stream(void* block, Stream user) {
     recorded = pool->record_stream(*heap, at, user, *where);
   } else {
     // What a capture uses may be used there after the capture too.
-    recorded = (*where == UsedIn::eager || note_captured_use(*heap, at)) &&
-               heap->record_stream(at, timelines_, timelines_.of(user));
+    if (*where != UsedIn::eager && !note_captured_use(*heap, at)) {
+      return Pools::unknown(block, "record_stream");
+    }
+    const TimelineId by = timelines_.of(user);
+    const LiveBlock live = heap->live(at, &timelines_);
+    recorded = static_cast<bool>(live);
+    if (recorded) live.add_user(by);
   }
   return recorded ? Status{} : Pools::unknown(block, "record_stream");
 }
@@ -99,7 +109,9 @@ Result<Fence> Fences::fence_together(std::span<void* const> blocks, Stream user,
   const TimelineId timeline = timelines_.of(user);
   Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
   if (!fence) return fence;
-  for (const auto& [heap, block] : used) (void)heap->fence(block, timelines_, *fence);
+  for (const auto& [heap, block] : used) {
+    if (const LiveBlock live = heap->live(block, &timelines_)) live.add(*fence);
+  }
   return fence;
 }
 
@@ -170,7 +182,10 @@ Result<std::optional<Fence>> Fences::fence_use(std::span<const void* const> poin
   for (const void* const pointer : pointers) {
     StreamHeap* const heap = registry_.owner_of(Address::of(pointer));
     if (heap == nullptr || heap == own) continue;
-    last = heap->fence_around(Address::of(pointer), timelines_, *recorded, last);
+    const LiveBlock live = heap->live_around(Address::of(pointer), &timelines_);
+    const Address begin = live ? live.ref().begin() : Address{};
+    if (live && begin != last) live.add(*recorded);
+    last = begin;
   }
   return std::optional(*recorded);
 }

@@ -41,7 +41,7 @@ class Fences {
   // implied. Error: a block is none, and nothing is changed; device.
   Result<Fence> fence_together(std::span<void* const> blocks, Stream user, const char* call,
                                bool may_be_implied);
-  bool note_captured_use(const StreamHeap& heap, Address block);
+  bool note_captured_use(StreamHeap& heap, Address block);
 
   Pools& pools_;
   Entrance& entrance_;

@@ -64,7 +64,7 @@ Statistics HeapView::statistics() const {
   Statistics all;
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     std::vector<HeapStatistics> each;
-    for (const auto& heap : heaps) each.push_back(heap->statistics_locked());
+    for (const auto& heap : heaps) each.push_back(heap->fold().statistics());
     all = shared_.observer.fold().combine(std::move(each));
   });
   return all;
@@ -72,7 +72,7 @@ Statistics HeapView::statistics() const {
 
 void HeapView::reset_peaks() {
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
-    for (const auto& heap : heaps) heap->reset_peaks();
+    for (const auto& heap : heaps) heap->fold().reset_peaks();
     shared_.observer.fold().reset_peaks();
   });
 }
@@ -122,7 +122,7 @@ void HeapView::list_heaps(HeapRegistry::Heaps heaps, HeapSnapshot& snapshot) con
     const auto [stream, open] = heap->stream_locked();
     snapshot.heaps.push_back({heap->id(), stream, heap->pool(), open, heap->memory()});
     heap->list_blocks(snapshot.blocks);
-    statistics.push_back(heap->statistics_locked());
+    statistics.push_back(heap->fold().statistics());
   }
   snapshot.statistics = shared_.observer.fold().combine(std::move(statistics));
 }
@@ -236,7 +236,7 @@ std::vector<std::string> HeapView::validate() const {
       const std::size_t before = of_pool.size();
       add(heap->validate(of_pool));
       add(shared_.registry.validate(*heap, std::span(of_pool).subspan(before)));
-      each.push_back(heap->statistics_locked());
+      each.push_back(heap->fold().statistics());
     }
     for (const Pool* const pool : all) add(pool->validate(runs[pool->id()]));
     with_pages([&](const PageListing::Totals& totals, const std::vector<PageInfo>& pages) {

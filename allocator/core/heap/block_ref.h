@@ -65,4 +65,15 @@ class BlockRef {
   std::uintptr_t record_ = 0;
 };
 
+// The block is given out.
+inline void mark_live(Tile& run, Bytes requested) {
+  run.state = BlockState::live;
+  run.requested = requested;
+}
+inline void mark_live(SmallTile& tile, Bytes requested) {
+  tile.state = BlockState::live;
+  tile.held.requested = static_cast<std::uint32_t>(requested.count);
+  tile.slab->live += tile.size();
+}
+
 }  // namespace weir

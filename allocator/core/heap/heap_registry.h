@@ -65,9 +65,9 @@ class HeapRegistry {
   void at_one_moment(Function&& function) const WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
     const std::vector<StreamHeap*> in_order = lock_order();
-    for (StreamHeap* const heap : in_order) heap->lock();
+    for (StreamHeap* const heap : in_order) heap->mutex().lock();
     function(Heaps(heaps_));
-    for (StreamHeap* const heap : in_order) heap->unlock();
+    for (StreamHeap* const heap : in_order) heap->mutex().unlock();
   }
 
   // At one moment. Is the heap found by the addresses of its `runs`?

@@ -24,7 +24,7 @@ CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared,
           id, std::move(tag), events_, shared, options,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
             if (!shares_pages()) return {};
-            StreamHeap::give_back_all(eager_->caching_heaps());
+            HeapMemory::give_back_all(eager_->caching_heaps());
             return eager_->pages().idle()->give_up(wanted, most);
           },
           &eager) {
@@ -85,23 +85,30 @@ Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, Us
   if (where == UsedIn::other_capture) return record_stream(heap, block, user, where);
   const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  Result<bool> fenced = heap.fence(block, timelines(), by);
-  if (!fenced || !*fenced) return fenced;
+  if (const LiveBlock live = heap.live(block, &timelines()); !live) {
+    return false;
+  } else if (Status fenced = live.fence(by); !fenced) {
+    return std::move(fenced).error();
+  }
   const MutexLock lock(mutex_);
   if (captured) {
     if (capture_) capture_->note_use(user);
-    return fenced;
+    return true;
   }
   note_touched();
   eager_work_.note(by);
   if (capture_) eager_uses_.insert(block.value);
-  return fenced;
+  return true;
 }
 
 bool CapturePool::record_stream(StreamHeap& heap, Address block, Stream user, UsedIn where) {
   const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  if (!heap.record_stream(block, timelines(), by)) return false;
+  if (const LiveBlock live = heap.live(block, &timelines())) {
+    live.add_user(by);
+  } else {
+    return false;
+  }
   const MutexLock lock(mutex_);
   if (captured) {
     if (capture_) capture_->note_use(user);
@@ -118,7 +125,8 @@ Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap
   note_touched();
   if (shared_.waiting.contains(block, id())) return false;
   if (capture_) {
-    const std::optional<std::uint32_t> epoch = heap.epoch_of(block);
+    std::optional<std::uint32_t> epoch;
+    if (const LiveBlock live = heap.live(block)) epoch = live.epoch();
     if (!epoch) return false;
     if (*epoch != capture_->epoch || eager_uses_.contains(block.value)) {
       shared_.waiting.add(WaitingFrees::Reason::own_capture, heap, block);
@@ -411,7 +419,7 @@ std::vector<std::string> CapturePool::validate_captures() const {
   std::vector<std::string> broken;
   const std::string name = "graph pool " + std::to_string(id()) + ": ";
   for (const auto& [block, heap] : shared_.waiting.blocks(id())) {
-    if (!heap->has(block)) broken.push_back(name + "a deferred block is not live");
+    if (!heap->live(block)) broken.push_back(name + "a deferred block is not live");
   }
   for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
     if (member.epoch == kEager || (capture_ && member.epoch == capture_->epoch)) return;

@@ -29,7 +29,7 @@ bool is_block_of(const Pool& pool, const PlacedBlock& block) {
                     Bytes{block.run.value} % kGrain == 0_B && block.run <= block.address &&
                     last >= block.address &&
                     (small ? last < block.run + block.run_bytes : block.run == block.address);
-  if (!fits || !StreamHeap::is_size_for(block.requested, block.bytes)) return false;
+  if (!fits || !HeapBlocks::is_size_for(block.requested, block.bytes)) return false;
   const bool has_heap = pool.find(block.stream.id) != nullptr || pool.has_retired();
   return has_heap && pool.pages().listing()->has_addresses({block.run, block.run_bytes});
 }
@@ -85,8 +85,9 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   for (const PlacedBlock& block : live) {
     if (places_wanted.contains({block.address, block.bytes})) continue;
     Freed each{.block = block};
-    const StreamHeap* const heap = heap_with(block.address);
-    if (heap != nullptr) each.users = heap->users_of(block.address);
+    if (StreamHeap* const heap = heap_with(block.address)) {
+      if (const LiveBlock its = heap->live(block.address)) each.users = its.users();
+    }
     status = free_placed(*this, eager_work_, block);
     if (!status) break;
     each.deferred = shared_.waiting.forget(block.address, id());
@@ -115,7 +116,9 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     StreamHeap* const heap = heap_with(block.address);
     if (heap == nullptr) continue;
     if (deferred) shared_.waiting.add(WaitingFrees::Reason::own_capture, *heap, block.address);
-    for (const TimelineId user : users) (void)heap->record_stream(block.address, timelines(), user);
+    const LiveBlock again = heap->live(block.address, &timelines());
+    if (!again) continue;
+    for (const TimelineId user : users) again.add_user(user);
   }
   return status;
 }

@@ -2,7 +2,6 @@
 #include "core/pool/eager_work.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace weir {
 
@@ -14,11 +13,11 @@ void EagerWork::note_user(TimelineId user) {
   if (std::find(users_.begin(), users_.end(), user) == users_.end()) users_.push_back(user);
 }
 
-void EagerWork::note_free(const StreamHeap& heap, Address block) {
+void EagerWork::note_free(StreamHeap& heap, Address block) {
   if (timelines_.trust() != Trust::told) return;
-  const std::optional<Stream> stream = heap.stream_of(block);
-  if (!stream) return;
-  note(timelines_.of(*stream));
+  const LiveBlock live = heap.live(block);
+  if (!live) return;
+  note(timelines_.of(live.stream()));
   for (const TimelineId user : users_) note(user);
 }
 

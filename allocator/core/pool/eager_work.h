@@ -23,7 +23,7 @@ class EagerWork {
   // record_stream() named this user: its work may use any block that becomes free.
   void note_user(TimelineId user);
   // The block is about to be free: its stream and the users may use it still.
-  void note_free(const StreamHeap& heap, Address block);
+  void note_free(StreamHeap& heap, Address block);
   // Covers all that the same streams did up to now.
   void renew();
 

@@ -118,7 +118,7 @@ void PageExchange::set_limit(Bytes limit) {
 
 void PageExchange::keep_to_limit() {
   PageHeap& own = pools_.own().pages();
-  StreamHeap::give_back_all(pools_.own().caching_heaps());
+  HeapMemory::give_back_all(pools_.own().caching_heaps());
   own.idle()->keep_to_limit();
   if (const Bytes excess = budget_.excess(); excess > 0_B) {
     const std::vector<UnmappedPage> spare = pools_.spare(excess);

@@ -64,7 +64,6 @@ Result<Pool::Member*> Pool::make(Stream stream) {
   } else {
     heap = &shared_.registry.add(parts, stream, shared_.observer);
   }
-  heap->announce();
   return &(by_stream_[stream.id] = {.stream = stream, .heap = heap});
 }
 
@@ -81,7 +80,7 @@ bool Pool::has_retired() const {
 
 StreamHeap* Pool::heap_with(Address block) const {
   StreamHeap* const heap = shared_.registry.owner_of(block);
-  const bool has = heap != nullptr && heap->pool() == id_ && heap->has(block);
+  const bool has = heap != nullptr && heap->pool() == id_ && heap->live(block);
   return has ? heap : nullptr;
 }
 
@@ -120,7 +119,8 @@ std::vector<std::string> Pool::validate(const std::vector<Range>& runs) const {
   for (const std::string& one : timelines_.validate()) broken.push_back(one);
   for (const auto& [stream, member] : by_stream_) {
     // (In a capture it goes by another name.)
-    const bool serves = eager_ != nullptr || member.heap->serves(stream);
+    const bool serves =
+        eager_ != nullptr || member.heap->stream_locked() == std::pair(stream, true);
     if (member.heap->pool() != id_ || !serves) {
       broken.push_back("stream " + std::to_string(stream) + ": its heap serves another");
     }

@@ -60,7 +60,7 @@ class Pool {
   const Timelines& timelines() const { return timelines_; }
   PageHeap& pages() { return pages_; }
   const PageHeap& pages() const { return pages_; }
-  CachingHeaps<StreamHeap>& caching_heaps() { return caching_heaps_; }
+  CachingHeaps<HeapMemory>& caching_heaps() { return caching_heaps_; }
 
   // A stream, and the heap that serves it.
   struct Member {
@@ -123,7 +123,7 @@ class Pool {
   const std::string tag_;
   Timelines timelines_;
   PageHeap pages_;
-  CachingHeaps<StreamHeap> caching_heaps_;
+  CachingHeaps<HeapMemory> caching_heaps_;
 
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint64_t, Member> by_stream_;  // by Stream::id

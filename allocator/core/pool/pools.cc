@@ -129,20 +129,21 @@ Error Pools::unknown(const void* block, const char* call) {
 
 Result<StreamHeap*> Pools::heap_of(const void* block, const char* call) const {
   StreamHeap* const heap = shared_.registry.owner_of(Address::of(block));
-  if (heap != nullptr && heap->has(Address::of(block))) return heap;
+  if (heap != nullptr && heap->live(Address::of(block))) return heap;
   return unknown(block, call);
 }
 
 std::optional<BlockInfo> Pools::find(Address address) const {
-  const StreamHeap* const heap = shared_.registry.owner_of(address);
-  return heap == nullptr ? std::nullopt : heap->find(address);
+  StreamHeap* const heap = shared_.registry.owner_of(address);
+  if (heap == nullptr) return std::nullopt;
+  const LiveBlock live = heap->live_around(address);
+  return live ? std::optional(live.info()) : std::nullopt;
 }
 
 std::optional<Pools::Placed> Pools::find_placed(Address address) const {
-  const StreamHeap* const heap = shared_.registry.owner_of(address);
-  const std::optional<BlockInfo> block = heap == nullptr ? std::nullopt : heap->find(address);
+  const std::optional<BlockInfo> block = find(address);
   if (!block) return std::nullopt;
-  const std::shared_ptr<Pool> pool = graph_pool(heap->pool());
+  const std::shared_ptr<Pool> pool = graph_pool(block->pool);
   return Placed{*block, pool == nullptr ? own_ : pool};
 }
 
