@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of one stream: the way in and out of the allocator for it.
 //
-// A block is live from allocate() to deallocate(), and nothing else. HeapMemory decides where
+// A block is live from allocate() to deallocate(). HeapMemory decides where
 // blocks lie and which freed blocks are cached; StreamHeap decides for whom: which stream it
 // serves, whether the fast paths are open, what is counted and told to observers.
 //

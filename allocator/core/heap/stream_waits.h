@@ -31,14 +31,14 @@ class StreamWaits {
   // Is nobody to be waited for, as far as is known or can be seen now?
   bool is_settled(const FenceSet& fences) const;
 
-  // The stream was made to wait for these.
+  // The stream was made to wait for these. Under Trust::told nothing is noted.
   void note(const FenceSet& fences) {
     if (!fences.empty() && served_.timelines->trust() != Trust::told) made_.join(fences);
   }
   // Are there waits that were not seen to be over?
   bool any() const { return !made_.empty(); }
-  // There are: is the stream in a capture that nobody announced? (Now and then this looks whether
-  // the waits are over.)
+  // To be asked if any(): is the stream in a capture that nobody announced? (Now and then this
+  // looks whether the waits are over.)
   bool is_captured();
   void forget() { made_.clear(); }
 

@@ -42,7 +42,7 @@ class Mappings {
   // --- Mappings.
 
   // Unmaps strays, and gives up idle stitched rows, as far as needed, where the device is done with
-  // them. Call it before anything is placed.
+  // them. The caller has nothing mapped yet.
   Status make_room(Request& request, std::size_t more);
 
   // Maps the page there, and emits so. Where access can't be set it is not mapped; should the

@@ -31,7 +31,7 @@ struct Owner {
 //   may         yes; other pools are asked for idle pages before
 //   device      yes; other pools were asked
 //   rather_not  only if existing pages cannot serve the request
-//   not_yet     a request that needs it fails (out_of_memory), and may be made again
+//   not_yet     a request that needs or prefers it fails (out_of_memory), and may be made again
 //   never       existing pages serve the request, or it fails
 enum class Create : std::uint8_t { may, device, rather_not, not_yet, never };
 

@@ -71,7 +71,7 @@ struct AllocateOptions {
   std::string tag{};   // memory that sleeps with that tag; empty: as if there were no tags
 };
 
-// Whose requests a tag's scope takes: the thread's that opened it; or those of all threads, as the
+// Which requests a tag's scope takes: those of the thread that opened it; or of all threads, as the
 // backward pass of a training step needs, which runs in others.
 enum class TagThreads { own, all };
 
@@ -80,8 +80,8 @@ class Allocator {
   // Settings from the environment. Devices are opened when they are first used.
   Allocator();
   explicit Allocator(Config config);
-  // On devices of the caller's, device 0 first; `config.device` has no meaning then. In the second
-  // form the device must outlive the allocator.
+  // On devices of the caller's, device 0 first; `config.device` has no meaning then. A device that
+  // is given by reference must outlive the allocator.
   explicit Allocator(std::vector<std::unique_ptr<Device>> devices, Config config = {});
   explicit Allocator(std::unique_ptr<Device> device, Config config = {});
   explicit Allocator(Device& device, Config config = {});
@@ -120,14 +120,15 @@ class Allocator {
 
   // Most physical memory that `device` may hold, graph pools included; zero: no limit. If more is
   // held, idle memory goes back at once; memory that the device still uses, with the next
-  // deallocate() after that; memory that a graph may use, once the graph is gone.
+  // deallocate() once it uses it no more; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
-  // Called, with no lock held, when `device` ran out of memory, before the one retry. An exception
+  // Called, with no lock held, when `device` ran out of memory, before the last try. An exception
   // that the callback throws passes through allocate().
   void on_out_of_memory(std::function<void(Bytes requested)> callback, int device = kCurrentDevice);
 
-  // These, and tags(), open no device: of one that was not used yet they return zeros.
+  // statistics(), snapshot() and tags() of a device that was not used yet open nothing, and return
+  // zeros.
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
 
@@ -136,7 +137,7 @@ class Allocator {
 
   // Records what every device does from now on (those not opened yet: from their first event) into
   // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
-  // Nothing may be recording into a file. Threads may be at work.
+  // An error if a recording into a file goes on already. Threads may be at work.
   // `stacks`: who asked for each block; nothing: as WEIR_RECORD_STACKS, or Config::stacks, says.
   void record_start(const std::string& path, std::optional<RecordStacks> stacks = {});
   // Ends it. An Exception says that a file could not be written whole.

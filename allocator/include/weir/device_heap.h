@@ -40,9 +40,9 @@ class DeviceHeap {
   // does not, if the capture is into a graph pool.) Under Trust::context a stream has one identity,
   // in captures and outside. Under Trust::told a stream that is first seen in a capture has a
   // number of Weir's own while it is captured, and the driver's id afterwards. Errors: device;
-  // capture (the stream is being captured, and into no pool: that capture is broken now);
-  // invalid_argument (the per-thread default stream, whose handle names another stream in each
-  // thread: under Trust::told any thread may have to name it to the device).
+  // invalid_argument (Trust::told, and the per-thread default stream: its handle names another
+  // stream in each thread); capture (the stream is being captured into no pool: the question broke
+  // the capture).
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
@@ -61,7 +61,7 @@ class DeviceHeap {
   // "Work queued so far on `user` uses what these point into", anywhere in a block; memory that is
   // not the heap's is passed over. The blocks may be deallocated at once, whatever the outcome:
   // where no fence can be taken now, a block takes it later, before its memory serves anything
-  // else. Blocks of `user` itself need none. In a capture the fence is one of the graph.
+  // else. Blocks of `user` itself need none. In a capture the fence is an edge of the graph.
   // Returns the point, which wait() takes; none: `user` is being captured, or the device refuses an
   // event now. `exact`: the point covers the work queued so far and no more, so that note_waited()
   // takes it, too. Otherwise it may cover later work, and costs no event where no block needs one.
@@ -77,11 +77,11 @@ class DeviceHeap {
   void note_waited(Stream waiter, Fence fence);
 
   // "Work queued so far on `stream` waits for other processes": NCCL's operations do. This matters
-  // under Trust::context: a request may have to wait for an event of the whole context there, so
-  // for this work, so for other processes, and these may wait for what the request is for. Until
-  // the work is seen to be over, requests take memory that needs no such wait, else new memory.
-  // They wait if there is neither; under ReusePolicy::no_wait they fail. Does nothing for a stream
-  // that is being captured, and nothing under Trust::told.
+  // under Trust::context: there a request may have to wait for an event of the whole context, which
+  // covers this work, while the other processes wait for what the request is for. Until the work is
+  // seen to be over, requests take memory that needs no such wait, else new memory. They wait if
+  // there is neither; under ReusePolicy::no_wait they fail. Does nothing for a stream that is being
+  // captured, and nothing under Trust::told.
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
@@ -121,9 +121,9 @@ class DeviceHeap {
   HeapCaptures captures() { return HeapCaptures(*this); }
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
-  // go; as it is, or once the host has waited for the work that still uses them (and up to 0.1 s
-  // for the driver to say that released graphs are gone). Returns the bytes given back. Errors:
-  // device; capture (waits, and a stream is being captured).
+  // go. Trim::at_once passes over pages that work still uses; otherwise the host waits for that
+  // work first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
+  // bytes given back. Errors: device; capture (waits, and a stream is being captured).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // Asks the device again for access to all that is mapped. To be called once the device grants it
@@ -131,16 +131,17 @@ class DeviceHeap {
   Status renew_access();
 
   // Changes the limit, graph pools included; zero: none. If more is held, idle memory goes back at
-  // once; memory that the device still uses, with the next deallocate() after that; memory that a
-  // graph may use, once the graph is gone.
+  // once; memory that the device still uses, with the next deallocate() once it uses it no more;
+  // memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit);
   // As they were given, with the limit as it is now.
   HeapOptions options() const;
 
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
   // whose request found no memory, before another try: to free what they can. What they use must
-  // live as long as this; they must not allocate without a bound, since they would be called again.
-  // An exception that a callback throws passes through allocate(), which then gives out no block.
+  // live as long as this; a request of theirs that finds no memory calls all again, which they must
+  // bound. An exception that a callback throws passes through allocate(), which then gives out no
+  // block.
   using OutOfMemoryCallback = std::function<void(Bytes requested)>;
   void on_out_of_memory(OutOfMemoryCallback callback);
 
@@ -168,10 +169,9 @@ class DeviceHeap {
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
 
-  // Free bytes of the device heap that work on these streams may still use: those of runs (blocks
-  // of more than 256 KiB, and slabs of which nothing is live) that were fenced by one of them,
-  // where the work before the fence is not seen to be over. Graph pools count for nothing. Asks the
-  // device about each such fence.
+  // Free bytes of the device heap that were fenced by one of these streams, where the work before
+  // the fence is not seen to be over. Counts whole runs alone (blocks of more than 256 KiB, and
+  // slabs of which nothing is live), and no graph pools. Asks the device about each such fence.
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
 
   // The tags of the heap's memory, which sleep and wake.

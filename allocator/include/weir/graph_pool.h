@@ -11,7 +11,7 @@
 // while a graph of the pool lives. Within a pool the streams share memory: a block that was freed
 // on one serves the others, by an edge of the graph where nothing else gives the order. Graphs that
 // share a pool must be launched in the order of their captures, one after the other, and a later
-// capture may use memory again that earlier ones had freed by their end.
+// capture may use what earlier captures had freed when they ended.
 //
 // A warm-up runs eagerly in the pool, on any stream, and leaves nothing behind: its memory serves
 // the capture.
@@ -41,8 +41,9 @@ class CapturePool;
 
 struct GraphPoolOptions {
   Bytes limit;  // most memory that the pool may hold; zero: what the device heap's own limit leaves
-  // What its memory is made of; none: as the device heap's. Pools of different kinds can't give
-  // memory to each other: what one of another kind does not need goes back to the device.
+  // What its memory is made of; none: as the device heap's. Only pools of one kind give memory to
+  // each other. A pool of another kind than the device heap gives what it does not need to the
+  // driver.
   std::optional<MemoryKind> memory;
   std::string tag;  // that its memory sleeps with (HeapTags::sleep()); empty: kDefaultTag
 };
@@ -71,9 +72,9 @@ class PoolBinding {
   // was captured, and GraphPool::capture() goes on with the same capture. If a capture's bindings
   // are closed several times, the last `keep` counts.
   //
-  // `origin_lives`: the stream that the capture began on was not destroyed. An origin that may end
-  // without a word (Stream::may_end) is asked only then whether it is captured; else it counts as
-  // captured no more.
+  // `origin_lives`: the stream that the capture began on was not destroyed. Without this an origin
+  // that may end without a word (Stream::may_end) is not asked whether it is captured, and counts
+  // as captured no more.
   void close(bool keep = true, bool origin_lives = false);
 
   // True of a binding that was opened inside a capture which the pool did not serve before, with a
@@ -104,8 +105,8 @@ class GraphPool {
   std::uint64_t id() const;  // of this device heap, from 1; not used again
   DeviceHeap& heap() const { return *heap_; }
 
-  // A block of the pool's memory, whatever is bound. Errors: as DeviceHeap::allocate(), and those
-  // of a request that a warm-up's binding takes.
+  // A block of the pool's memory, whatever is bound. Errors: as DeviceHeap::allocate();
+  // invalid_argument (an eager request while the pool is captured into: see warm_up()).
   Result<void*> allocate(Bytes bytes, Stream stream);
   // The same from memory that the pool holds and that is free: the pool does not grow, and a
   // request that finds none fails at once, with no callback called.
@@ -120,8 +121,8 @@ class GraphPool {
   // and keeps the pages it used for as long as those of the capture.
   Result<PoolBinding> warm_up(Stream stream);
   Result<PoolBinding> warm_up(StreamFilter filter);
-  // The same, where a stream that is being captured is not asked about: its requests go where they
-  // would without.
+  // warm_up(filter), but the filter is not asked about a stream that is being captured: requests of
+  // such a stream go where they would go without this binding.
   Result<PoolBinding> serve(StreamFilter filter);
   // The same as warm_up() for streams that are captured, for programs that begin and end captures
   // themselves: from before the capture begins until after it has ended. The host waits for eager
@@ -130,14 +131,14 @@ class GraphPool {
   // the capture begins on, if that is known: whether the capture goes on is then seen, even where
   // its binding is not closed. Under Trust::context the host does not wait.
   //
-  // An origin that is being captured already: by a capture that the pool served before, it goes on
-  // with that, and it is one capture and one graph. (Under Trust::context another capture may
+  // If the origin is being captured already, by a capture that the pool served before, the binding
+  // goes on with that capture: one capture, one graph. (Under Trust::context another capture may
   // replace a paused one that used the pool's memory on one stream only.) If the origin is not
   // being captured, earlier captures that were announced on it count as failed.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
-  // its memory go once it is destroyed, and its launches are done. (Of a capture that asked for no
-  // memory: once the work so far is done of all streams that the heap knows.) Graph does this by
+  // its memory go once it is destroyed, and its launches are done. (If the capture asked for no
+  // memory: once all work so far on streams that the heap knows is done.) Graph does this by
   // itself. Others call it once for each capture, after the last close() of its binding and before
   // the GraphPool goes: else the memory is kept until the device heap is gone.
   void release_graph();
@@ -150,7 +151,7 @@ class GraphPool {
   // and with the bytes that lie there, what is not. If the memory there has gone back meanwhile,
   // the block gets other memory at the same place, or an error if it was plain or stitched. Errors:
   // invalid_argument (a capture is going on; or a place is not free any more: it names the block);
-  // out_of_memory; device. The same blocks are live then as before.
+  // out_of_memory; device. After an error the same blocks are live as before.
   Status restore(std::span<const PlacedBlock> blocks);
   // Gives back what the pool need not keep, to the device heap. Returns whether there was any.
   bool give_back_pages();
@@ -208,9 +209,9 @@ class CaptureScope {
   // As Graph::resources(), so far; none once the capture has ended.
   std::vector<std::shared_ptr<CaptureResource>> resources() const;
   // Ends the capture and makes a graph of it. On an error there is no graph, and the pool is as if
-  // the capture had not been, but for the blocks that are still live. Where the driver refuses and
-  // the capture goes on (in global and thread-local mode another thread can't end it), so does the
-  // scope.
+  // the capture had not been, but for the blocks that are still live. If the driver refuses and
+  // the capture goes on (in global and thread-local mode another thread can't end it), the scope
+  // goes on too.
   // Errors: capture (the message says what broke it, where that is known); device.
   Result<Graph> end();
 
