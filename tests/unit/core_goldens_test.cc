@@ -363,8 +363,8 @@ TEST(Goldens, OfGraphPools) {
 TEST(Goldens, OfSleep) {
   EXPECT_EQ(figures_of({.sleeps = true}),
             "reserved 201326592, leased 201326592, mapped 937426944, live 167749632\n"
-            "1470 blocks, 1585 pages, 5365 mappings, 5365 unmapped, 615 waits, 0 failures\n"
-            "29209 calls, 539661272 ns, digests 860a0f2e5b544e0e 2462584adb71215");
+            "1470 blocks, 1586 pages, 5363 mappings, 5363 unmapped, 615 waits, 0 failures\n"
+            "29212 calls, 539630420 ns, digests 37bf690a6a3c288e 4461755ffa0a66bd");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true}),
             "reserved 251658240, leased 243269632, mapped 1350565888, live 210854912\n"
             "1755 blocks, 2434 pages, 8793 mappings, 8793 unmapped, 627 waits, 0 failures\n"

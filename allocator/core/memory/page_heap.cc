@@ -49,7 +49,7 @@ Tile* PageHeap::allocate(Request& request, Served served) {
   if (is_asleep()) [[unlikely]]
     return request.fail(asleep_error());
   const Bytes size = request.size;
-  count({served.requests + 1, served.bytes + size, served.runs});
+  count(served);
   note_timeline(request.owner.timeline);
   // What is about to be in use counts: growing up to it is no waste.
   const Bytes peak_before = heap_.tables.peak_used;

@@ -58,15 +58,15 @@ class PageHeap {
 
   // --- Runs.
 
-  // What a heap served without asking here, since it last asked.
+  // What a heap served since it last asked here.
   struct Served {
     std::uint64_t requests = 0;
     Bytes bytes;
-    std::uint64_t runs = 0;  // requests for runs; in allocate(), this one included
+    std::uint64_t runs = 0;  // requests for runs, with the one that it asks for now
   };
   // A run for the request, as one tile: used, and the owner's. Null: the request's status says why.
-  // Errors: out_of_memory, with Create::not_yet and never also if only new memory would serve the
-  // request; device; asleep.
+  // Errors: out_of_memory, with Create::never also if only new memory would serve the request, with
+  // Create::not_yet if the placer prefers new memory; device; asleep.
   Tile* allocate(Request& request, Served served) WEIR_REQUIRES(mutex_);
   // A run at exactly these addresses, if they are free. Addresses of the home row that lost their
   // memory get new pages. Errors: invalid_argument (they are not free); out_of_memory; device;
@@ -118,7 +118,8 @@ class PageHeap {
 
   const PageRules& rules() const WEIR_NO_THREAD_ANALYSIS { return heap_.rules; }  // never changes
 
-  // place(), tried again without waits where a capture forbids a wait.
+  // place(), tried again without waits where a capture forbids a wait, and with a wait for other
+  // processes' work where there is no other memory.
   Tile* serve(Request& request) WEIR_REQUIRES(mutex_);
   // Carries out the first of the placer's plans that can be carried out.
   Tile* place(Request& request) WEIR_REQUIRES(mutex_);
