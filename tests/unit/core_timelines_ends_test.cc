@@ -94,15 +94,15 @@ TEST_F(TimelinesTest, EventsThatAreDroppedAreCoveredByTheLastOne) {
     work(sa_);
     fences.push_back(*timelines_.record(a_));
   }
-  timelines_.drop_old_events();
+  timelines_.drop_events(/*complete=*/false);
   EXPECT_LE(device_.live().events, 2 + 16u) << "the last of each stream, and some to spare";
   EXPECT_EQ(wait(c_, fences.front()), 1u);
   EXPECT_TRUE(timelines_.satisfied(fences.back(), c_));
   EXPECT_GT(timelines_.past(c_, b_), Sequence{0}) << "with what its stream had waited for";
-  timelines_.drop_complete_events();
+  timelines_.drop_events(/*complete=*/true);
   EXPECT_EQ(device_.live().events, 2u) << "both streams are still at work";
   device_.finish();
-  timelines_.drop_complete_events();
+  timelines_.drop_events(/*complete=*/true);
   EXPECT_EQ(device_.live().events, 0u);
   EXPECT_TRUE(complete(fences.back()));
   EXPECT_EQ(wait(b_, *timelines_.record(a_)), 1u);

@@ -14,60 +14,35 @@ Status Fences::refuse(Stream stream, const char* call) {
   return entrance_.refuse_captured(stream, call);
 }
 
-bool Fences::note_captured_use(StreamHeap& heap, Address block) {
-  if (!heap.live(block)) return false;
-  pools_.shared().waiting.note_captured_use(block, pools_.bindings().last());
-  return true;
-}
-
-Status Fences::fence_one(void* block, Stream user) {
+Status Fences::note_use(void* block, Stream user, Fenced fenced, const char* call) {
   const Address at = Address::of(block);
   StreamHeap* const heap = registry_.owner_of(at);
-  if (heap == nullptr) return Pools::unknown(block, "fence");
+  if (heap == nullptr) return Pools::unknown(block, call);
   const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
   const Result<UsedIn> where = entrance_.used_in(user, pool.get());
   if (!where) return where.error();
-  Result<bool> fenced = false;
+  const bool captured = *where != UsedIn::eager;
+  Result<bool> noted = true;
   if (pool != nullptr) {
-    fenced = pool->fence(*heap, at, user, *where);
-  } else if (*where == UsedIn::eager) {
-    const TimelineId by = timelines_.of(user);
-    const LiveBlock live = heap->live(at, &timelines_);
-    if (live) {
-      const Status taken = live.fence(by);
-      fenced = taken ? Result<bool>(true) : taken.error();
-    }
-  } else {
+    noted = pool->note_use(*heap, at, user, *where, fenced);
+  } else if (captured) {
     // A graph may use it whenever it is launched: its free waits for the capture's end at least.
-    fenced = note_captured_use(*heap, at);
+    noted = static_cast<bool>(heap->live(at));
+    if (*noted) pools_.shared().waiting.note_captured_use(at, pools_.bindings().last());
   }
-  if (!fenced) return std::move(fenced).error();
-  return *fenced ? Status{} : Pools::unknown(block, "fence");
+  // What a capture uses may be used there after the capture too.
+  if (pool == nullptr && *noted && (!captured || fenced == Fenced::at_free)) {
+    const TimelineId by = timelines_.of(user);
+    noted = heap->live(at, &timelines_).note_use(by, fenced);
+  }
+  if (!noted) return std::move(noted).error();
+  return *noted ? Status{} : Pools::unknown(block, call);
 }
 
 Status Fences::record_stream(void* block, Stream user) {
   if (block == nullptr) return {};
   if (Status one = Entrance::refuse_all(user, "record_stream"); !one) return one;
-  const Address at = Address::of(block);
-  StreamHeap* const heap = registry_.owner_of(at);
-  if (heap == nullptr) return Pools::unknown(block, "record_stream");
-  const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
-  const Result<UsedIn> where = entrance_.used_in(user, pool.get());
-  if (!where) return where.error();
-  bool recorded = false;
-  if (pool != nullptr) {
-    recorded = pool->record_stream(*heap, at, user, *where);
-  } else {
-    // What a capture uses may be used there after the capture too.
-    if (*where != UsedIn::eager && !note_captured_use(*heap, at)) {
-      return Pools::unknown(block, "record_stream");
-    }
-    const TimelineId by = timelines_.of(user);
-    const LiveBlock live = heap->live(at, &timelines_);
-    recorded = static_cast<bool>(live);
-    if (recorded) live.add_user(by);
-  }
-  return recorded ? Status{} : Pools::unknown(block, "record_stream");
+  return note_use(block, user, Fenced::at_free, "record_stream");
 }
 
 // One event each: uses of the blocks count in several times.
@@ -80,7 +55,7 @@ Status Fences::fence_each(std::span<void* const> blocks, Stream user) {
   }
   for (void* const block : blocks) {
     if (block == nullptr) continue;
-    if (Status fenced = fence_one(block, user); !fenced) return fenced;
+    if (Status fenced = note_use(block, user, Fenced::now, "fence"); !fenced) return fenced;
   }
   return {};
 }
@@ -117,7 +92,9 @@ Result<Fence> Fences::fence_together(std::span<void* const> blocks, Stream user,
 
 Status Fences::fence(std::span<void* const> blocks, Stream user) {
   if (Status one = Entrance::refuse_all(user, "fence"); !one) return one;
-  if (blocks.size() == 1 && blocks[0] != nullptr) return fence_one(blocks[0], user);
+  if (blocks.size() == 1 && blocks[0] != nullptr) {
+    return note_use(blocks[0], user, Fenced::now, "fence");
+  }
   if (differ(blocks)) return fence_each(blocks, user);
   if (blocks.empty()) return {};
   const Result<Fence> fence = fence_together(blocks, user, "fence", /*may_be_implied=*/true);
@@ -143,7 +120,7 @@ Status Fences::fence_around_each(std::span<const void* const> pointers, Stream u
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   Status first;
   for (void* const block : blocks) {
-    if (now && fence_one(block, user)) continue;
+    if (now && note_use(block, user, Fenced::now, "fence")) continue;
     if (Status noted = record_stream(block, user); !noted && first) first = std::move(noted);
   }
   return first;

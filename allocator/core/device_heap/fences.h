@@ -32,7 +32,8 @@ class Fences {
   // Must each block be asked where its uses count? Otherwise all are eager ones of the device
   // heap's own pool.
   bool differ(std::span<void* const> blocks) const;
-  Status fence_one(void* block, Stream user);
+  using Fenced = LiveBlock::Fenced;
+  Status note_use(void* block, Stream user, Fenced fenced, const char* call);
   Status fence_each(std::span<void* const> blocks, Stream user);
   // The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block
   // takes it when it is deallocated.
@@ -41,7 +42,6 @@ class Fences {
   // implied. Error: a block is none, and nothing is changed; device.
   Result<Fence> fence_together(std::span<void* const> blocks, Stream user, const char* call,
                                bool may_be_implied);
-  bool note_captured_use(StreamHeap& heap, Address block);
 
   Pools& pools_;
   Entrance& entrance_;

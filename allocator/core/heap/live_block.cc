@@ -20,12 +20,14 @@ void LiveBlock::add(Fence fence) const {
                                             .sequence = fence.sequence});
 }
 
-Status LiveBlock::fence(TimelineId user) const {
+Result<bool> LiveBlock::note_use(TimelineId user, Fenced fenced) const {
+  if (!block_) return false;
+  if (fenced == Fenced::at_free) return add_user(user), true;
   Timelines& timelines = *served_.timelines;
   Result<Fence> fence = user == served_.timeline ? timelines.now(user) : timelines.record(user);
   if (!fence) return std::move(fence).error();
   add(*fence);
-  return {};
+  return true;
 }
 
 void LiveBlock::add_user(TimelineId user) const {

@@ -139,21 +139,15 @@ Status IdlePages::forget(Page& page) {
   return {};
 }
 
-void IdlePages::forget_if_empty() {
+void IdlePages::forget_if_empty(bool complete) {
   if (!heap_.tables.is_empty()) return;
   heap_.placer.forget_places();
-  heap_.timelines.drop_old_events();
-}
-
-void IdlePages::tidy() {
-  if (!heap_.tables.is_empty()) return;
-  heap_.placer.forget_places();
-  heap_.timelines.drop_complete_events();
-  heap_.tables.held = {};
+  heap_.timelines.drop_events(complete);
+  if (complete) heap_.tables.held = {};
 }
 
 void IdlePages::give_back_addresses() {
-  tidy();
+  forget_if_empty(/*complete=*/true);
   if (heap_.tables.is_empty() && heap_.tables.rows.count() == 0 && mappings_.strays().empty()) {
     mappings_.give_back_addresses();
   }

@@ -49,10 +49,12 @@ class IdlePages {
 
   // Removes a page that is idle and sleeps.
   Status forget(Page& page);
-  // For trim(): if the heap has no pages, drops remembered places and events.
-  void tidy();
-  // tidy() that also unreserves the addresses. Call only if no pointer into the heap can be used
-  // again.
+  // If the heap has no pages, drops the places that requests were given, and old events: a program
+  // that makes other requests later would hold both for ever. `complete`: those events too that
+  // the device, when asked, says are complete.
+  void forget_if_empty(bool complete = false);
+  // forget_if_empty(), and unreserves the addresses. Call only if no pointer into the heap can be
+  // used again.
   void give_back_addresses();
 
   // --- Pages that may not go.
@@ -77,9 +79,6 @@ class IdlePages {
   // Those that may go, the largest first.
   std::vector<Page*> may_go() const;
   Result<bool> is_over(const Page& page, FenceSet& pending);
-  // If no page is left, forgets the places that requests were given, and events: a program that
-  // makes other requests later would hold both for ever.
-  void forget_if_empty();
 
   PageHeapState& heap_;
   PageSupply& supply_;

@@ -7,8 +7,6 @@
 namespace weir {
 namespace {
 
-constexpr Bytes kEverything{~std::uint64_t{0}};
-
 Error capture_goes_on(std::uint64_t id) {
   return {ErrorCode::invalid_argument,
           "graph pool " + std::to_string(id) +
@@ -80,42 +78,25 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
   return at;
 }
 
-Result<bool> CapturePool::fence(StreamHeap& heap, Address block, Stream user, UsedIn where) {
+Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user, UsedIn where,
+                                   LiveBlock::Fenced fenced) {
   // In another capture no fence can be taken: the block's free takes it.
-  if (where == UsedIn::other_capture) return record_stream(heap, block, user, where);
+  if (where == UsedIn::other_capture) fenced = LiveBlock::Fenced::at_free;
   const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  if (const LiveBlock live = heap.live(block, &timelines()); !live) {
-    return false;
-  } else if (Status fenced = live.fence(by); !fenced) {
-    return std::move(fenced).error();
-  }
+  Result<bool> noted = heap.live(block, &timelines()).note_use(by, fenced);
+  if (!noted || !*noted) return noted;
   const MutexLock lock(mutex_);
   if (captured) {
     if (capture_) capture_->note_use(user);
     return true;
   }
   note_touched();
-  eager_work_.note(by);
-  if (capture_) eager_uses_.insert(block.value);
-  return true;
-}
-
-bool CapturePool::record_stream(StreamHeap& heap, Address block, Stream user, UsedIn where) {
-  const bool captured = where == UsedIn::own_capture;
-  const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  if (const LiveBlock live = heap.live(block, &timelines())) {
-    live.add_user(by);
+  if (fenced == LiveBlock::Fenced::now) {
+    eager_work_.note(by);
   } else {
-    return false;
+    eager_work_.note_user(by);
   }
-  const MutexLock lock(mutex_);
-  if (captured) {
-    if (capture_) capture_->note_use(user);
-    return true;
-  }
-  note_touched();
-  eager_work_.note_user(by);
   if (capture_) eager_uses_.insert(block.value);
   return true;
 }
@@ -293,7 +274,7 @@ void CapturePool::release_graph() {
 
 bool CapturePool::lingers(bool hopes) const {
   const MutexLock lock(mutex_);
-  return hopes ? graphs_.may_end_lingering() : graphs_.lingers();
+  return graphs_.lingers(hopes);
 }
 
 void CapturePool::note_lingers_on(bool leaked) {
@@ -364,10 +345,10 @@ bool CapturePool::give_back_pages_locked() {
   graphs_.let_go(/*waits=*/true);
   give_back_cached();
   if (!shares_pages()) {
-    const Result<Bytes> gone = pages().idle()->give_to_device(kEverything);
+    const Result<Bytes> gone = pages().idle()->give_to_device(PageHeap::kUnlimited);
     return gone && *gone > 0_B;
   }
-  const std::vector<PageHeap::UnmappedPage> idle = pages().idle()->give_up(kEverything);
+  const std::vector<PageHeap::UnmappedPage> idle = pages().idle()->give_up(PageHeap::kUnlimited);
   if (idle.empty()) return false;
   eager_->pages().idle()->take_in(idle);
   return true;
@@ -375,7 +356,7 @@ bool CapturePool::give_back_pages_locked() {
 
 void CapturePool::tidy() {
   const MutexLock lock(mutex_);
-  if (!capture_) pages().idle()->tidy();
+  if (!capture_) pages().idle()->forget_if_empty(/*complete=*/true);
 }
 
 bool CapturePool::end_if_gone() {

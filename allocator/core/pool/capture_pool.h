@@ -59,8 +59,9 @@ class CapturePool final : private OnPoolEvents,
   // address: `status` says why.
   Address allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status,
                    PageHeap::Create create = PageHeap::Create::may);
-  Result<bool> fence(StreamHeap& heap, Address block, Stream user, UsedIn where);
-  bool record_stream(StreamHeap& heap, Address block, Stream user, UsedIn where);
+  // Work of `user`, which runs there, uses the block. False: it is not live. Errors: device.
+  Result<bool> note_use(StreamHeap& heap, Address block, Stream user, UsedIn where,
+                        LiveBlock::Fenced fenced);
   Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);
   // Tries again what could not be freed when the capture ended.
   void free_deferred();

@@ -37,9 +37,8 @@ class GraphLives {
   // The last graph went, and its launches may be running: what only graphs kept is kept still.
   void begin_to_linger();
   void end_lingering() { lingers_ = false; }
-  bool lingers() const { return lingers_; }
-  // lingers(), and the host has not waited in vain yet for the driver to say that they are done.
-  bool may_end_lingering() const { return lingers_ && !waited_in_vain_; }
+  // Does it? `hopes`: and has the host not waited in vain for the driver to say that they are done?
+  bool lingers(bool hopes = false) const { return lingers_ && !(hopes && waited_in_vain_); }
   // The host did wait in vain; `leaked`: the graphs are never destroyed, so they count as done.
   void note_lingers_on(bool leaked);
   // Frees what only graphs kept, if they are done. `waits`: the call waits for the page heap's

@@ -101,7 +101,7 @@ Result<Bytes> PageExchange::trim(Bytes keep, Trim how) {
   const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
   Result<Bytes> own = pools_.own().pages().idle()->give_to_device(excess());
   Result<Bytes> of_pools = give_to_driver(excess(), nullptr);
-  pools_.own().pages().idle()->tidy();
+  pools_.own().pages().idle()->forget_if_empty(/*complete=*/true);
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) pool->tidy();
   pools_.drop_gone();
   return sum(std::move(own), std::move(of_pools));

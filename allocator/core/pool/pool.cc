@@ -21,14 +21,10 @@ Pool::Pool(std::uint64_t id, std::string tag, EventCalls& events, Shared shared,
 }
 
 Result<StreamHeap*> Pool::heap_of(Stream stream) {
-  {
-    const std::shared_lock lock(mutex_);
-    if (const Member* const member = known(stream)) return member->heap;
-  }
+  if (StreamHeap* const heap = find(stream.id)) return heap;
   const std::unique_lock lock(mutex_);
-  Result<Member*> made = make(stream);
-  if (!made) return std::move(made).error();
-  return (*made)->heap;
+  const Result<Member*> made = make(stream);
+  return made ? Result<StreamHeap*>((*made)->heap) : made.error();
 }
 
 Result<Pool::Member*> Pool::member_of(Stream stream) {

@@ -5,7 +5,11 @@
 #include <array>
 #include <atomic>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+
+#include "core/base/broken.h"
 
 namespace weir {
 namespace {
@@ -153,19 +157,13 @@ bool Timelines::settle() {
   return all;
 }
 
-void Timelines::drop_old_events() {
-  const MutexLock lock(mutex_);
-  for (std::size_t i = 0; i < timelines_.size(); ++i) timelines_[i].keep_last_event(events_);
-  events_.keep(kSpareKept);
-}
-
-void Timelines::drop_complete_events() {
+void Timelines::drop_events(bool complete) {
   const MutexLock lock(mutex_);
   for (std::size_t i = 0; i < timelines_.size(); ++i) {
-    ask_about_last_event(timelines_[i]);
+    if (complete) ask_about_last_event(timelines_[i]);
     timelines_[i].keep_last_event(events_);
   }
-  events_.keep(0);
+  events_.keep(complete ? 0 : kSpareKept);
 }
 
 // What another thread has seen complete meanwhile, the clock may have forgotten.
@@ -310,6 +308,60 @@ void Timelines::ask_about_last_event(Timeline& timeline) {
   const Recorded& last = timeline.events.back();
   const Result<bool> done = device_.query(last.event);
   if (done && *done) mark_complete(timeline, last.sequence);
+}
+
+std::vector<std::string> Timelines::validate() const {
+  const MutexLock lock(mutex_);
+  Broken broken;
+  std::set<EventHandle> kept;
+  const auto keep = [&](EventHandle event) {
+    broken.note_if(!kept.insert(event).second, "timelines: an event is kept twice");
+  };
+  for (const EventHandle event : events_.spare()) keep(event);
+  broken.note_if(by_stream_.size() != timelines_.size(),
+                 "timelines: streams and timelines differ in number");
+  std::size_t retired = 0;
+  for (std::size_t i = 0; i < timelines_.size(); ++i) {
+    const Timeline& mine = timelines_[i];
+    retired += mine.retired && !mine.events.empty() ? 1 : 0;
+    const std::string name = "timeline " + std::to_string(i);
+    const auto validate = [&](const VectorClock& clock) {
+      std::optional<TimelineId> last;
+      for (const Fence fence : clock) {
+        broken.note_if(last && fence.timeline <= *last, name,
+                       "a clock is not in order of timelines");
+        last = fence.timeline;
+        const bool is_there = fence.timeline.value < timelines_.size();
+        broken.note_if(!is_there, name, "waited for a timeline that is not there");
+        if (is_there && fence.sequence > timelines_[fence.timeline.value].latest()) {
+          broken.rules.push_back(name + ": waited for an event that timeline " +
+                                 std::to_string(fence.timeline.value) + " never recorded");
+        }
+      }
+      broken.note_if(clock.size() > VectorClock::kMost, name,
+                     "a clock knows of too many timelines");
+    };
+    const auto known = by_stream_.find(mine.stream.id);
+    broken.note_if(known == by_stream_.end() || known->second != mine.id, name,
+                   "its stream has another timeline, or none");
+    validate(mine.clock);
+    Sequence last{0};
+    for (std::size_t e = 0; e < mine.events.size(); ++e) {
+      const Recorded& recorded = mine.events[e];
+      keep(recorded.event);
+      broken.note_if(recorded.sequence <= last, name, "its events do not rise");
+      last = recorded.sequence;
+      validate(recorded.clock);
+    }
+    broken.note_if(last > mine.latest(), name, "an event is from the future");
+    broken.note_if(mine.complete.load() > mine.latest(), name, "complete beyond its last event");
+    // What is complete needs no event any more.
+    broken.note_if(mine.retired && mine.events.empty() && !mine.is_complete(mine.latest()), name,
+                   "retired without its last event");
+  }
+  broken.note_if(retired != retired_.size(),
+                 "timelines: the retired streams that have an event are not those listed");
+  return broken.rules;
 }
 
 }  // namespace weir

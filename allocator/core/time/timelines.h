@@ -89,11 +89,10 @@ class Timelines {
   bool settle();
 
   // For who has no memory left. Of each timeline all events go but the last, which covers what they
-  // did; and of spare ones all but a few.
-  void drop_old_events();
-  // The same, but for a few; and the last go too where the device says that they are complete. (It
-  // is asked: where there is no memory, its answer can't change where memory is placed.)
-  void drop_complete_events();
+  // did; and of spare ones all but a few. `complete`: these few go too, and the last where the
+  // device says that it is complete. (It is asked: where there is no memory, its answer can't
+  // change where memory is placed.)
+  void drop_events(bool complete);
 
   // Errors: capture (somebody captures the stream, which is not a pool's own capture); device.
   Status not_captured(TimelineId timeline) { return captures_.not_captured(stream(timeline)); }
@@ -151,7 +150,7 @@ class Timelines {
   // Placement looks at what is known complete, and must not depend on how fast the GPU is: the work
   // of a stream that was retired so long ago is done, on a slow machine as on a fast one.
   static constexpr std::size_t kRetiredKept = 64;
-  // Spare events that drop_old_events() leaves, for the work that begins anew.
+  // Spare events that drop_events() leaves, for the work that begins anew.
   static constexpr std::size_t kSpareKept = 16;
 
   TimelineId find_or_add(Stream stream) WEIR_EXCLUDES(mutex_);
