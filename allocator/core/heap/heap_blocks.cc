@@ -23,39 +23,33 @@ BlockRef HeapBlocks::live_around(Address address) const {
   return address < block.end() && block.state() == BlockState::live ? block : BlockRef();
 }
 
-void HeapBlocks::validate_block(BlockRef block, const BlockCache& cache,
-                                std::vector<std::string>& broken) const {
+void HeapBlocks::validate_block(BlockRef block, const BlockCache& cache, Broken& broken) const {
   const bool small = block.size() <= Slabs::kLargest;
-  if (block.size() % kGrain != 0_B || small != block.is_small()) {
-    broken.push_back("a block's size does not suit its place");
-  }
+  broken.note_if(block.size() % kGrain != 0_B || small != block.is_small(),
+                 "a block's size does not suit its place");
   const bool live = block.state() == BlockState::live;
-  if (live && !is_size_for(block.requested(), block.size())) {
-    broken.push_back("a block's size is not what was asked for, rounded up");
-  }
-  if (cache.count({block.size(), block}) != (block.state() == BlockState::cached ? 1 : 0)) {
-    broken.push_back("a block is cached and not kept, or kept twice, or the reverse");
-  }
-  if (live_at(block.begin()) != (live ? block : BlockRef())) {
-    broken.push_back("a block is not found at its address");
-  }
+  broken.note_if(live && !is_size_for(block.requested(), block.size()),
+                 "a block's size is not what was asked for, rounded up");
+  broken.note_if(
+      cache.count({block.size(), block}) != (block.state() == BlockState::cached ? 1 : 0),
+      "a block is cached and not kept, or kept twice, or the reverse");
+  broken.note_if(live_at(block.begin()) != (live ? block : BlockRef()),
+                 "a block is not found at its address");
 }
 
 std::vector<std::string> HeapBlocks::validate(const BlockCache& cache,
                                               std::vector<Range>& runs) const {
-  std::vector<std::string> broken = slabs_.validate();
+  Broken broken{slabs_.validate()};
   std::map<const Slab*, Bytes> live_in_slabs;
   for (const Tile* run = runs_; run != nullptr; run = run->next) {
     runs.push_back(run->range());
-    if (!is_own(*run)) broken.push_back("a run of it is another heap's");
-    if (run->next != nullptr && run->next->previous != run) {
-      broken.push_back("its runs are linked wrong");
-      break;
-    }
+    broken.note_if(!is_own(*run), "a run of it is another heap's");
+    const bool linked = run->next == nullptr || run->next->previous == run;
+    broken.note_if(!linked, "its runs are linked wrong");
+    if (!linked) break;
     if (run->slab == nullptr) continue;
-    if (run->slab->run != run || run->slab->range() != run->range()) {
-      broken.push_back("a slab and its run do not know each other");
-    }
+    broken.note_if(run->slab->run != run || run->slab->range() != run->range(),
+                   "a slab and its run do not know each other");
     live_in_slabs[run->slab];
   }
   const std::size_t slabs = live_in_slabs.size();
@@ -68,11 +62,11 @@ std::vector<std::string> HeapBlocks::validate(const BlockCache& cache,
     }
   });
   for (const auto& [slab, in_slab] : live_in_slabs) {
-    if (slab->live != in_slab) broken.push_back("the live bytes of a slab are counted wrong");
+    broken.note_if(slab->live != in_slab, "the live bytes of a slab are counted wrong");
   }
-  if (slabs != slabs_.size()) broken.push_back("a slab is not among its runs");
-  if (cached != cache.count()) broken.push_back("a block is cached that it does not have");
-  return broken;
+  broken.note_if(slabs != slabs_.size(), "a slab is not among its runs");
+  broken.note_if(cached != cache.count(), "a block is cached that it does not have");
+  return broken.rules;
 }
 
 }  // namespace weir

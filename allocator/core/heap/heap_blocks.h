@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/broken.h"
 #include "core/heap/block_ref.h"
 #include "core/heap/served_stream.h"
 #include "core/heap/slabs.h"
@@ -78,8 +79,7 @@ class HeapBlocks {
   friend struct TestAccess;
 
   std::vector<Tile*> runs_by_address() const;
-  void validate_block(BlockRef block, const BlockCache& cache,
-                      std::vector<std::string>& broken) const;
+  void validate_block(BlockRef block, const BlockCache& cache, Broken& broken) const;
 
   const StreamHeap& heap_;
   const ServedStream& served_;

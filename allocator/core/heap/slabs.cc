@@ -173,7 +173,7 @@ Tile* Slabs::free(SmallTile* block) {
   return run;
 }
 
-void Slabs::validate_tiles(const Slab& slab, std::vector<std::string>& broken) const {
+void Slabs::validate_tiles(const Slab& slab, Broken& broken) const {
   const SmallTile* before = nullptr;
   std::uint64_t at = 0;
   Bytes used;
@@ -182,36 +182,30 @@ void Slabs::validate_tiles(const Slab& slab, std::vector<std::string>& broken) c
   for (; tile != nullptr; before = tile, tile = tile->after) {
     if (tile->first_grain != at || tile->before != before || tile->slab != &slab) break;
     const bool free = tile->state == BlockState::free;
-    if (free && before != nullptr && before->state == BlockState::free) {
-      broken.push_back("slabs: two free stretches touch");
-    }
-    if (tile->uses && free && !tile->uses->users.empty()) {
-      broken.push_back("slabs: a free stretch has users");
-    }
+    broken.note_if(free && before != nullptr && before->state == BlockState::free,
+                   "slabs: two free stretches touch");
+    broken.note_if(tile->uses && free && !tile->uses->users.empty(),
+                   "slabs: a free stretch has users");
     if (!free) used += tile->size();
     if (at / Slab::kStretch >= first.size()) break;
     SmallTile*& named = first[at / Slab::kStretch];
     if (named == nullptr) named = tile;
     at += tile->grains;
   }
-  if (tile != nullptr || kGrain * (at + 1) != slab.size) {
-    broken.push_back("slabs: the tiles of a slab do not cover it");
-  }
-  if (first != slab.first) {
-    broken.push_back("slabs: a stretch names another tile than its first");
-  }
-  if (used != slab.used) broken.push_back("slabs: the bytes in use of a slab are counted wrong");
-  if (used == 0_B) broken.push_back("slabs: an empty slab is kept");
+  broken.note_if(tile != nullptr || kGrain * (at + 1) != slab.size,
+                 "slabs: the tiles of a slab do not cover it");
+  broken.note_if(first != slab.first, "slabs: a stretch names another tile than its first");
+  broken.note_if(used != slab.used, "slabs: the bytes in use of a slab are counted wrong");
+  broken.note_if(used == 0_B, "slabs: an empty slab is kept");
 }
 
 std::vector<std::string> Slabs::validate() const {
-  std::vector<std::string> broken;
+  Broken broken;
   std::set<const SmallTile*> free;
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Slab& slab = *slabs_[i];
-    if (slab.position != i || (slab.size != Slab::kSize && slab.size != Slab::kLeast)) {
-      broken.push_back("slabs: a slab is not what it was made as");
-    }
+    broken.note_if(slab.position != i || (slab.size != Slab::kSize && slab.size != Slab::kLeast),
+                   "slabs: a slab is not what it was made as");
     validate_tiles(slab, broken);
     for (const SmallTile* tile = slab.first[0]; tile != nullptr; tile = tile->after) {
       if (tile->state == BlockState::free) free.insert(tile);
@@ -220,20 +214,19 @@ std::vector<std::string> Slabs::validate() const {
   std::size_t listed = 0;
   for (std::uint64_t list = 0; list < kLists; ++list) {
     const bool filled = (filled_[list / 64] >> list % 64 & 1) != 0;
-    if (filled != (lists_[list] != nullptr)) {
-      broken.push_back("slabs: a list of free stretches is marked wrong");
-    }
+    broken.note_if(filled != (lists_[list] != nullptr),
+                   "slabs: a list of free stretches is marked wrong");
     const SmallTile* previous = nullptr;
     for (const SmallTile* at = lists_[list]; at != nullptr; previous = at, at = at->listed.next) {
-      if (!free.contains(at) || list_of(at->size()) != list || at->listed.previous != previous) {
-        broken.push_back("slabs: a list of free stretches has one that is not its own");
-        return broken;
-      }
+      const bool is_own =
+          free.contains(at) && list_of(at->size()) == list && at->listed.previous == previous;
+      broken.note_if(!is_own, "slabs: a list of free stretches has one that is not its own");
+      if (!is_own) return broken.rules;
       ++listed;
     }
   }
-  if (listed != free.size()) broken.push_back("slabs: a free stretch is in no list");
-  return broken;
+  broken.note_if(listed != free.size(), "slabs: a free stretch is in no list");
+  return broken.rules;
 }
 
 }  // namespace weir

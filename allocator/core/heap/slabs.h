@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/broken.h"
 #include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/heap/record_pool.h"
@@ -137,7 +138,7 @@ class Slabs {
   void unlink(SmallTile* stretch);
   SmallTile* cut(SmallTile* tile, Bytes size);
   void swallow_next(SmallTile* tile);
-  void validate_tiles(const Slab& slab, std::vector<std::string>& broken) const;
+  void validate_tiles(const Slab& slab, Broken& broken) const;
 
   RecordPool<SmallTile> records_;
   std::array<SmallTile*, kLists> lists_{};

@@ -203,15 +203,14 @@ void StreamHeap::list_placed(std::vector<PlacedBlock>& blocks) const {
 }
 
 std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
-  std::vector<std::string> broken = held_.blocks().validate(held_.cache(), runs);
+  Broken broken{held_.blocks().validate(held_.cache(), runs)};
   // In a pool it may be the captured one of the same stream.
   const std::uint64_t timeline = served_.timelines == nullptr
                                      ? served_.stream.id
                                      : served_.timelines->stream(served_.timeline).id;
-  if ((pool() == 0 && timeline != served_.stream.id) ||
-      (serves_ != timeline && serves_ != kNoStream)) {
-    broken.push_back("its timeline is another stream's");
-  }
+  broken.note_if((pool() == 0 && timeline != served_.stream.id) ||
+                     (serves_ != timeline && serves_ != kNoStream),
+                 "its timeline is another stream's");
   Bytes bytes, requested;
   std::uint64_t live = 0;
   held_.blocks().for_each([&](BlockRef block) {
@@ -221,12 +220,12 @@ std::vector<std::string> StreamHeap::validate(std::vector<Range>& runs) const {
     requested += block.requested();
   });
   const HeapStatistics statistics = served_.fold.statistics();
-  if (statistics.live_blocks.current != live || statistics.live_bytes.current != bytes.count ||
-      statistics.requested_bytes.current != requested.count) {
-    broken.push_back("its statistics differ from a recount of its blocks");
-  }
-  for (std::string& what : broken) what = "heap " + std::to_string(id().value) + ": " + what;
-  return broken;
+  broken.note_if(statistics.live_blocks.current != live ||
+                     statistics.live_bytes.current != bytes.count ||
+                     statistics.requested_bytes.current != requested.count,
+                 "its statistics differ from a recount of its blocks");
+  for (std::string& what : broken.rules) what = "heap " + std::to_string(id().value) + ": " + what;
+  return broken.rules;
 }
 
 }  // namespace weir

@@ -20,8 +20,6 @@ class Commit {
  public:
   Commit(PageHeapState& heap, PageSupply& supply, Mappings& mappings, IdlePages& idle)
       : heap_(heap), supply_(supply), mappings_(mappings), idle_(idle) {}
-  Commit(const Commit&) = delete;
-  Commit& operator=(const Commit&) = delete;
 
   // The run, as one tile: used, and the owner's. Null: the request's status says why; new memory
   // that was mapped by then is free. (A plan to map what is held has no run, and may succeed.)

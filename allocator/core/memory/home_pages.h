@@ -63,8 +63,6 @@ class HomePages {
   using Pages = std::pmr::map<std::uint32_t, Page>;  // by PageId; a page stays where it is
 
   explicit HomePages(TileIndex& index) : index_(index) {}
-  HomePages(const HomePages&) = delete;
-  HomePages& operator=(const HomePages&) = delete;
 
   // `id` is new; `home` lies in a region and overlaps no other page.
   Page& add(PageId id, PhysicalHandle handle, Range home, HeapId heap);

@@ -39,8 +39,6 @@ class TileIndex {
   static constexpr Address kEnd{std::uint64_t{1} << 49};
 
   TileIndex() : table_(make_table()) {}
-  TileIndex(const TileIndex&) = delete;
-  TileIndex& operator=(const TileIndex&) = delete;
 
   static bool covers(Range region) { return region.end() <= kEnd; }
   // `region` consists of whole granules, is covered, and overlaps no other region.

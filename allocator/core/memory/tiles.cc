@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/base/broken.h"
 #include "core/base/mechanism.h"
 
 namespace weir {
@@ -338,8 +339,8 @@ const Tile* Tiles::after(const Tile* tile) const {
 }
 
 std::vector<std::string> Tiles::validate() const {
-  std::vector<std::string> broken = runs_.validate("runs");
-  for (std::string& one : vacant_.validate("vacant tiles")) broken.push_back(std::move(one));
+  Broken broken{runs_.validate("runs")};
+  broken.add(vacant_.validate("vacant tiles"));
   std::size_t runs = 0, vacant = 0;
   Bytes used;
   for (const auto& [begin, region] : regions_) {
@@ -348,30 +349,27 @@ std::vector<std::string> Tiles::validate() const {
     Bytes run;
     std::uint32_t tiles = 0;
     for (const Tile* tile = region.first; tile != nullptr; tile = tile->after) {
-      const std::string name = "tile at " + std::to_string(tile->begin.value) + ": ";
-      if (tile->begin != end || tile->size == 0_B) {
-        return broken.push_back(name + "it does not begin where the one before ends"), broken;
-      }
-      end = tile->end();
+      const std::string name = "tile at " + std::to_string(tile->begin.value);
       const Tile* const after = tile->after;
-      if (after != nullptr && after->before != tile) {
-        return broken.push_back(name + "linked wrong"), broken;
-      }
+      const bool is_next = tile->begin == end && tile->size > 0_B;
+      const bool is_linked = after == nullptr || after->before == tile;
+      broken.note_if(!is_next, name, "it does not begin where the one before ends");
+      broken.note_if(!is_linked, name, "linked wrong");
+      if (!is_next || !is_linked) return broken.rules;
+      end = tile->end();
       const bool is_entered = index_.last(tile->begin, tile->begin) == tile;
-      if (tile->kind != Tile::Kind::part && is_entered == tile->is_free()) {
-        broken.push_back(name + (is_entered ? "free, yet in the index" : "not in the index"));
-      }
+      broken.note_if(tile->kind != Tile::Kind::part && is_entered == tile->is_free(), name,
+                     is_entered ? "free, yet in the index" : "not in the index");
       used += tile->kind == Tile::Kind::used || tile->kind == Tile::Kind::part ? tile->size : 0_B;
       if (tile->kind == Tile::Kind::vacant) {
         ++vacant;
-        if (tile->run != tile->size) broken.push_back(name + "vacant, of another size");
-        if (tile->uses) broken.push_back(name + "without memory, yet with users");
-        if (after != nullptr && after->kind == tile->kind) {
-          broken.push_back(name + "vacant, as the next is");
-        }
+        broken.note_if(tile->run != tile->size, name, "vacant, of another size");
+        broken.note_if(bool{tile->uses}, name, "without memory, yet with users");
+        broken.note_if(after != nullptr && after->kind == tile->kind, name,
+                       "vacant, as the next is");
       }
       if (!tile->is_free()) continue;
-      if (tile->late) broken.push_back(name + "free, with fences that came late");
+      broken.note_if(bool{tile->late}, name, "free, with fences that came late");
       if (head == nullptr) {
         head = tile;
         run = 0_B;
@@ -381,18 +379,18 @@ std::vector<std::string> Tiles::validate() const {
       run += tile->size;
       ++tiles;
       if (after != nullptr && after->is_free()) continue;
-      if (head->run != run || head->tiles != tiles || head->edge != tile || tile->edge != head) {
-        broken.push_back(name + "its run is another than its head says");
-      }
-      if (tiles > kMost) broken.push_back(name + "its run has too many tiles");
+      broken.note_if(
+          head->run != run || head->tiles != tiles || head->edge != tile || tile->edge != head,
+          name, "its run is another than its head says");
+      broken.note_if(tiles > kMost, name, "its run has too many tiles");
       head = nullptr;
     }
-    if (end != region.end) broken.emplace_back("tiles: they end before their region does");
+    broken.note_if(end != region.end, "tiles: they end before their region does");
   }
-  if (runs != runs_.count()) broken.emplace_back("tiles: a run is not listed");
-  if (vacant != vacant_.count()) broken.emplace_back("tiles: a vacant one is not listed");
-  if (used != used_) broken.emplace_back("tiles: the bytes in use are summed wrong");
-  return broken;
+  broken.note_if(runs != runs_.count(), "tiles: a run is not listed");
+  broken.note_if(vacant != vacant_.count(), "tiles: a vacant one is not listed");
+  broken.note_if(used != used_, "tiles: the bytes in use are summed wrong");
+  return broken.rules;
 }
 
 }  // namespace weir

@@ -19,19 +19,12 @@ Error no_events() {
           "the work of all streams can't be waited for on the GPU in this process"};
 }
 
-// The contexts whose captures an event of a device's context breaks.
-class Concerned {
- public:
-  explicit Concerned(const Device& device)
-      : own_(device.context()), peers_(device.peer_contexts()) {}
-  bool has(const void* context) const {
-    return context == own_ || std::find(peers_.begin(), peers_.end(), context) != peers_.end();
-  }
-
- private:
-  const void* const own_;
-  const std::vector<const void*> peers_;
-};
+// Of a context: does an event of the device's context break its captures?
+auto breaks_captures_of(const Device& device) {
+  return [own = device.context(), peers = device.peer_contexts()](const void* context) {
+    return context == own || std::find(peers.begin(), peers.end(), context) != peers.end();
+  };
+}
 
 }  // namespace
 
@@ -110,9 +103,9 @@ Status OpenCaptures::not_captured(Stream stream) {
 }
 
 bool OpenCaptures::is_any_announced() const {
-  const Concerned concerned(device_);
+  const auto concerned = breaks_captures_of(device_);
   return std::any_of(process_.heaps.begin(), process_.heaps.end(), [&](const auto& each) {
-    return !each.second.announced.empty() && concerned.has(each.first->of_);
+    return !each.second.announced.empty() && concerned(each.first->of_);
   });
 }
 
@@ -135,9 +128,9 @@ Result<OpenCaptures::Progress> OpenCaptures::progress_of(Device& device, Announc
 
 Status OpenCaptures::may_record_context() {
   if (!has_context_events()) return no_events();
-  const Concerned concerned(device_);
+  const auto concerned = breaks_captures_of(device_);
   for (auto& [heap, known] : process_.heaps) {
-    if (!concerned.has(heap->of_)) continue;
+    if (!concerned(heap->of_)) continue;
     // What a peer's heap met there may be captured, and can't be asked about.
     if (heap->of_ != of_ && !heap->has_context_events()) return no_events();
     if (Status none = none_goes_on_in(*heap, known); !none) return none;
