@@ -21,22 +21,21 @@ Status Fences::note_use(void* block, Stream user, Fenced fenced, const char* cal
   const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
   const Result<UsedIn> where = entrance_.used_in(user, pool.get());
   if (!where) return where.error();
-  const bool captured = *where != UsedIn::eager;
-  Result<bool> noted = true;
   if (pool != nullptr) {
-    noted = pool->note_use(*heap, at, user, *where, fenced);
-  } else if (captured) {
+    const Result<bool> noted = pool->note_use(*heap, at, user, *where, fenced);
+    if (!noted) return noted.error();
+    return *noted ? Status{} : Pools::unknown(block, call);
+  }
+  if (*where != UsedIn::eager) {
     // A graph may use it whenever it is launched: its free waits for the capture's end at least.
-    noted = static_cast<bool>(heap->live(at));
-    if (*noted) pools_.shared().waiting.note_captured_use(at, pools_.bindings().last());
+    if (!heap->live(at)) return Pools::unknown(block, call);
+    pools_.shared().waiting.note_captured_use(at, pools_.bindings().last());
+    // What a capture uses may be used there after the capture too.
+    if (fenced == Fenced::now) return {};
   }
-  // What a capture uses may be used there after the capture too.
-  if (pool == nullptr && *noted && (!captured || fenced == Fenced::at_free)) {
-    const TimelineId by = timelines_.of(user);
-    noted = heap->live(at, &timelines_).note_use(by, fenced);
-  }
-  if (!noted) return std::move(noted).error();
-  return *noted ? Status{} : Pools::unknown(block, call);
+  const TimelineId by = timelines_.of(user);
+  const LiveBlock live = heap->live(at, &timelines_);
+  return live ? live.note_use(by, fenced) : Pools::unknown(block, call);
 }
 
 Status Fences::record_stream(void* block, Stream user) {

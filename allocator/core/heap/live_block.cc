@@ -20,14 +20,13 @@ void LiveBlock::add(Fence fence) const {
                                             .sequence = fence.sequence});
 }
 
-Result<bool> LiveBlock::note_use(TimelineId user, Fenced fenced) const {
-  if (!block_) return false;
-  if (fenced == Fenced::at_free) return add_user(user), true;
+Status LiveBlock::note_use(TimelineId user, Fenced fenced) const {
+  if (fenced == Fenced::at_free) return add_user(user), Status{};
   Timelines& timelines = *served_.timelines;
   Result<Fence> fence = user == served_.timeline ? timelines.now(user) : timelines.record(user);
   if (!fence) return std::move(fence).error();
   add(*fence);
-  return true;
+  return {};
 }
 
 void LiveBlock::add_user(TimelineId user) const {

@@ -17,8 +17,7 @@ namespace weir {
 BlockInfo info_of(BlockRef block, const ServedStream& served);
 
 // The heap stays locked for as long as the LiveBlock lives, which is a local variable or shorter:
-// no lock that comes before a heap's is taken meanwhile. All calls but `bool` and
-// note_use() need a block.
+// no lock that comes before a heap's is taken meanwhile. All calls but `bool` need a block.
 class LiveBlock {
  public:
   // Where a fence that record_stream asked for can't be taken, since its stream is gone: an error;
@@ -41,10 +40,10 @@ class LiveBlock {
 
   void add(Fence fence) const;
   // `user`'s stream uses the block: takes a fence on the work queued on it so far, or notes that
-  // one is to be taken when the block is freed; none is taken on the block's own stream. False:
-  // there is no block. Errors: device.
+  // one is to be taken when the block is freed; none is taken on the block's own stream. Errors:
+  // device.
   enum class Fenced { now, at_free };
-  Result<bool> note_use(TimelineId user, Fenced fenced) const;
+  Status note_use(TimelineId user, Fenced fenced) const;
   void add_user(TimelineId user) const;  // at_free
   // Those that add_user() named.
   std::vector<TimelineId> users() const;

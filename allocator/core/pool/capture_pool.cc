@@ -84,8 +84,11 @@ Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user,
   if (where == UsedIn::other_capture) fenced = LiveBlock::Fenced::at_free;
   const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
-  Result<bool> noted = heap.live(block, &timelines()).note_use(by, fenced);
-  if (!noted || !*noted) return noted;
+  if (const LiveBlock live = heap.live(block, &timelines()); !live) {
+    return false;
+  } else if (Status noted = live.note_use(by, fenced); !noted) {
+    return std::move(noted).error();
+  }
   const MutexLock lock(mutex_);
   if (captured) {
     if (capture_) capture_->note_use(user);
