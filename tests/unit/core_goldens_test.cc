@@ -317,9 +317,9 @@ TEST(Goldens, OfSmallBlocks) {
 // Beside so much, a little more costs nothing.
 TEST(Goldens, OfLargeHeaps) {
   EXPECT_EQ(figures_of({.most_live = 900_MiB, .largest = 120_MiB, .steps = 1500}),
-            "reserved 1027604480, leased 1023410176, mapped 42278584320, live 943725056\n"
-            "4444 blocks, 472 pages, 10654 mappings, 10654 unmapped, 1454 waits, 0 failures\n"
-            "49205 calls, 554062382 ns, digests c7e99aff09828705 555d08dcac398418");
+            "reserved 1027604480, leased 1021313024, mapped 23072866304, live 943725056\n"
+            "4444 blocks, 647 pages, 10987 mappings, 10987 unmapped, 1496 waits, 0 failures\n"
+            "50456 calls, 569075259 ns, digests c7e99aff09828705 c1e782b5d8d9b7bb");
 }
 
 TEST(Goldens, WhereUsesAreNotTold) {
@@ -351,9 +351,9 @@ TEST(Goldens, OfGraphPools) {
             "2311 blocks, 161 pages, 1311 mappings, 1311 unmapped, 642 waits, 0 failures\n"
             "32394 calls, 260865517 ns, digests a043057e4fd3dcb8 bc618f0a4968704c");
   EXPECT_EQ(figures_of({.options = {.limit = 240_MiB}, .pools = true}),
-            "reserved 251658240, leased 247463936, mapped 1581252608, live 226785792\n"
-            "2307 blocks, 162 pages, 956 mappings, 956 unmapped, 443 waits, 134 failures\n"
-            "39102 calls, 252265283 ns, digests abf950439d49c39b 310f65afa73657e4");
+            "reserved 251658240, leased 249561088, mapped 1581252608, live 227141120\n"
+            "2276 blocks, 161 pages, 921 mappings, 921 unmapped, 443 waits, 144 failures\n"
+            "37595 calls, 249387978 ns, digests 31e3cd2f0c98c95c 2864b6f04ae0a3f4");
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context}, .pools = true, .tells = false}),
             "reserved 1073741824, leased 270532608, mapped 2380267520, live 234270720\n"
             "1371 blocks, 932 pages, 1160 mappings, 1160 unmapped, 237 waits, 984 failures\n"
@@ -362,13 +362,13 @@ TEST(Goldens, OfGraphPools) {
 
 TEST(Goldens, OfSleep) {
   EXPECT_EQ(figures_of({.sleeps = true}),
-            "reserved 201326592, leased 201326592, mapped 937426944, live 167749632\n"
-            "1470 blocks, 1586 pages, 5363 mappings, 5363 unmapped, 615 waits, 0 failures\n"
-            "29212 calls, 539630420 ns, digests 37bf690a6a3c288e 4461755ffa0a66bd");
+            "reserved 201326592, leased 201326592, mapped 970981376, live 167749632\n"
+            "1470 blocks, 1588 pages, 5517 mappings, 5517 unmapped, 623 waits, 0 failures\n"
+            "29711 calls, 544342268 ns, digests 4fba389de42f0d29 32bf516fe18aa509");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true}),
-            "reserved 251658240, leased 243269632, mapped 1350565888, live 210854912\n"
-            "1755 blocks, 2434 pages, 8793 mappings, 8793 unmapped, 627 waits, 0 failures\n"
-            "46852 calls, 712397093 ns, digests b63be8d43945397c 2272677402a8bc9f");
+            "reserved 251658240, leased 243269632, mapped 1193279488, live 210854912\n"
+            "1755 blocks, 2405 pages, 8451 mappings, 8451 unmapped, 613 waits, 0 failures\n"
+            "45618 calls, 700634289 ns, digests 6bec8b29982abc8d 7613a85b3ac8cc90");
 }
 
 // What the device refuses leaves everything as it was, or is made up for.
@@ -393,16 +393,16 @@ TEST(Goldens, WhereCallsOfTheDeviceFail) {
       "1447 blocks, 64 pages, 558 mappings, 558 unmapped, 288 waits, 12 failures\n"
       "10081 calls, 158078938 ns, digests 7c7575a557cc4f05 670f464d94ff32bd");
   EXPECT_EQ(figures_of({.pools = true, .faults_percent = 30}),
-            "reserved 255852544, leased 239075328, mapped 1461714944, live 213843968\n"
-            "2486 blocks, 250 pages, 1573 mappings, 1573 unmapped, 574 waits, 12 failures\n"
-            "48305 calls, 262014070 ns, digests 17e963ade2d04373 7173d55879bd668d");
+            "reserved 255852544, leased 243269632, mapped 1461714944, live 213843968\n"
+            "2489 blocks, 247 pages, 1513 mappings, 1513 unmapped, 559 waits, 13 failures\n"
+            "48979 calls, 263892219 ns, digests b933309ba9ba2921 e550c247469f0629");
   EXPECT_EQ(figures_of({.options = {.trust = Trust::context},
                         .pools = true,
                         .tells = false,
                         .faults_percent = 30}),
             "reserved 1073741824, leased 224395264, mapped 2030043136, live 199386112\n"
-            "1441 blocks, 1035 pages, 1266 mappings, 1266 unmapped, 206 waits, 938 failures\n"
-            "42568 calls, 253741045 ns, digests 8109ee88f863d208 7b7fa03b95a77fb4");
+            "1420 blocks, 990 pages, 1216 mappings, 1216 unmapped, 229 waits, 943 failures\n"
+            "41124 calls, 249578462 ns, digests a23be6ff474af062 ea32a3cc5232a047");
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true, .faults_percent = 30}),
             "reserved 253755392, leased 243269632, mapped 975175680, live 215998976\n"
             "2000 blocks, 2544 pages, 7310 mappings, 7310 unmapped, 491 waits, 23 failures\n"

@@ -22,7 +22,7 @@ constexpr double kSlack = 0.003;
 // or by so much where recently freed memory is passed over. Streams that communicate, or copy, have
 // a few buffers each that they use again and again; with so much more held other streams can leave
 // them theirs. Only while at least nine tenths of the peak is in use; below that, other memory is
-// free or soon will be.
+// free or soon will be. And not for requests smaller than a page, which would create a whole one.
 constexpr std::uint64_t kRecentShare = 64, kNearlyAllShare = 10;
 // Memory that other streams still use is in use indeed: rather than wait for it a heap may grow by
 // one in so many bytes of what the device's heaps hold. (A program that has much of it comes to
@@ -188,7 +188,8 @@ bool Placer::may_hold(const Request& request, Bytes more, Bytes beside) const {
 bool Placer::grows_little(const Request& request, Bytes more) const {
   const Bytes peak = tables_.peak_used;
   const bool full = tables_.tiles.used() + request.size >= peak - peak / kNearlyAllShare;
-  const bool past_recent = request.passed_over && full && !without(Mechanism::growth_past_recent);
+  const bool past_recent = request.passed_over && full && request.size >= kPageLeast &&
+                           !without(Mechanism::growth_past_recent);
   return may_hold(request, more, past_recent ? peak / kRecentShare : 0_B);
 }
 
