@@ -119,8 +119,8 @@ class Allocator {
   Bytes trim(Bytes keep = {});
 
   // Most physical memory that `device` may hold, graph pools included; zero: no limit. If more is
-  // held, idle memory goes back at once; memory that the device still uses, with the next
-  // deallocate() once it uses it no more; memory that a graph may use, once the graph is gone.
+  // held, idle memory goes back at once. Memory that the device still uses goes back with the first
+  // deallocate() after that use is over; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
   // Called, with no lock held, when `device` ran out of memory, before the last try. An exception

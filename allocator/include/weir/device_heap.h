@@ -55,17 +55,19 @@ class DeviceHeap {
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
 
-  // The same, and the point that it is, which wait() takes. With no blocks: the point alone.
+  // fence() that returns its point in the work of `user`, for wait(). With no blocks: the point
+  // alone.
   // Errors: as fence(); capture (`user` is being captured: the order of its work is the graph's).
   Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   // "Work queued so far on `user` uses what these point into", anywhere in a block; memory that is
-  // not the heap's is passed over. The blocks may be deallocated at once, whatever the outcome:
+  // not the heap's is passed over. The blocks may be deallocated at once, even after an error:
   // where no fence can be taken now, a block takes it later, before its memory serves anything
   // else. Blocks of `user` itself need none. In a capture the fence is an edge of the graph.
   // Returns the point, which wait() takes; none: `user` is being captured, or the device refuses an
-  // event now. `exact`: the point covers the work queued so far and no more, so that note_waited()
-  // takes it, too. Otherwise it may cover later work, and costs no event where no block needs one.
-  // Errors: device (the driver does not say whether `user` is captured).
+  // event now. `exact`: the point covers the work queued so far and no more. Only such a point may
+  // be given to note_waited(): the program can have waited for no later work. Otherwise the point
+  // may cover later work, and costs no event where no block needs one. Errors: device (the driver
+  // does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. What is known to be
@@ -95,15 +97,15 @@ class DeviceHeap {
   // Gives the block back. Null is fine.
   //
   // A block is deferred, and goes back in a later call, while
-  //   a capture that may use it goes on;
-  //   a stream that record_stream() named is being captured; or
-  //   under Trust::context, the device refuses to record an event for such a stream.
+  //   a capture goes on that was there when a captured stream was named for it, or when it was
+  //   freed on a captured stream; a stream that record_stream() named is being captured; or under
+  //   Trust::context, the device refuses to record an event for such a stream.
   // It is not the program's any more: to deallocate it again is an error (unknown_pointer). But
   // until it goes back it counts as live in statistics, snapshots and find().
   //
   // Errors: unknown_pointer; device (under Trust::told, no event could be recorded for a stream
-  // that record_stream() named; or, where graph pools are in use, whether a stream is captured
-  // could not be asked). The block is still live then, and may be deallocated again.
+  // that record_stream() named; or graph pools are in use, and the driver does not say whether the
+  // stream is captured). The block is still live then, and may be deallocated again.
   Status deallocate(void* block);
 
   // The live block that `pointer` points into.
@@ -131,17 +133,17 @@ class DeviceHeap {
   Status renew_access();
 
   // Changes the limit, graph pools included; zero: none. If more is held, idle memory goes back at
-  // once; memory that the device still uses, with the next deallocate() once it uses it no more;
-  // memory that a graph may use, once the graph is gone.
+  // once. Memory that the device still uses goes back with the first deallocate() after that use is
+  // over; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit);
   // As they were given, with the limit as it is now.
   HeapOptions options() const;
 
   // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
   // whose request found no memory, before another try: to free what they can. What they use must
-  // live as long as this; a request of theirs that finds no memory calls all again, which they must
-  // bound. An exception that a callback throws passes through allocate(), which then gives out no
-  // block.
+  // live as long as this; a callback that allocates must bound the recursion, since a request of
+  // its own that finds no memory calls all again. An exception that a callback throws passes
+  // through allocate(), which then gives out no block.
   using OutOfMemoryCallback = std::function<void(Bytes requested)>;
   void on_out_of_memory(OutOfMemoryCallback callback);
 
