@@ -84,12 +84,18 @@ Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user,
   if (where == UsedIn::other_capture) fenced = LiveBlock::Fenced::at_free;
   const bool captured = where == UsedIn::own_capture;
   const TimelineId by = timelines().of(captured ? user.in_capture() : user);
+  const MutexLock lock(mutex_);
   if (const LiveBlock live = heap.live(block, &timelines()); !live) {
     return false;
   } else if (Status noted = live.note_use(by, fenced); !noted) {
     return std::move(noted).error();
+  } else if (captured && fenced == LiveBlock::Fenced::at_free &&
+             (!capture_ || live.epoch() != capture_->epoch)) {
+    // It outlives the capture, after which the stream may still use it.
+    const TimelineId later = timelines().of(user);
+    live.add_user(later);
+    eager_work_.note_user(later);
   }
-  const MutexLock lock(mutex_);
   if (captured) {
     if (capture_) capture_->note_use(user);
     return true;
