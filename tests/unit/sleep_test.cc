@@ -372,6 +372,18 @@ TEST_F(Sleep, APoolThatIsClosedAsleepIsNotAnothersBeforeItsBlocksAreGone) {
   free_all();
 }
 
+TEST_F(Sleep, TheCopiesOfAnImmutablePoolGoAfterIt) {
+  auto pool = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "cache"});
+  write(ok(pool->allocate(50_MiB, a_)), 50_MiB, a_);
+  ok(heap_->tags().sleep({.contents = SleepContents::immutable}));
+  ok(heap_->tags().wake());
+  EXPECT_GE(device_.live().host_bytes, 50_MiB);
+  free_all();
+  pool.reset();
+  ok(heap_->tags().wake());
+  EXPECT_EQ(device_.live().host_bytes, 0_B);
+}
+
 // Found by the soak: the pool fell asleep with the tag that it had before, and nothing woke it.
 TEST_F(Sleep, APoolThatIsOpenedForAnotherTagMeanwhileStaysAwake) {
   written_in("models", 4_MiB, a_);

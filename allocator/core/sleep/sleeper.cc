@@ -51,32 +51,51 @@ void Sleeper::destroy(std::vector<EventHandle>& events) {
   std::erase_if(events, [&](EventHandle event) { return device_.destroy_event(event).ok(); });
 }
 
-Sleeper::Heap* Sleeper::find(const PageHeap& heap) const {
+Sleeper::Heap* Sleeper::find(const std::shared_ptr<Pool>& pool) const {
   const std::lock_guard lock(heaps_mutex_);
-  const auto known = heaps_.find(&heap);
+  const auto known = heaps_.find(pool);
   return known == heaps_.end() ? nullptr : &known->second;
 }
 
-Sleeper::Heap& Sleeper::of(const PageHeap& heap) {
+Sleeper::Heap& Sleeper::of(const std::shared_ptr<Pool>& pool) {
   const std::lock_guard lock(heaps_mutex_);
-  return heaps_[&heap];
+  Heap& heap = heaps_[pool];
+  heap.heap = &pool->pages();
+  return heap;
 }
 
-bool Sleeper::has_away(const PageHeap& heap) const {
-  const Heap* const known = find(heap);
+void Sleeper::forget_gone() {
+  const std::lock_guard lock(heaps_mutex_);
+  for (auto at = heaps_.begin(); at != heaps_.end();) {
+    const auto next = std::next(at);
+    if (at->first.expired()) {
+      for (auto& [id, page] : at->second.pages) drop_copies(page);
+      heaps_.erase(at);
+    }
+    at = next;
+  }
+}
+
+Status Sleeper::shrink(Bytes keep_host) {
+  forget_gone();
+  return store_.shrink(keep_host);
+}
+
+bool Sleeper::has_away(const std::shared_ptr<Pool>& pool) const {
+  const Heap* const known = find(pool);
   return known != nullptr &&
          std::any_of(known->pages.begin(), known->pages.end(),
                      [](const auto& page) { return page.second.state != State::there; });
 }
 
-bool Sleeper::sleeps_wholly(const PageHeap& heap) const {
-  const Heap* const known = find(heap);
+bool Sleeper::sleeps_wholly(const std::shared_ptr<Pool>& pool) const {
+  const Heap* const known = find(pool);
   return known == nullptr || known->whole;  // it has nothing that could be there
 }
 
-Bytes Sleeper::copied_bytes(const PageHeap& heap) const {
+Bytes Sleeper::copied_bytes(const std::shared_ptr<Pool>& pool) const {
   Bytes bytes;
-  const Heap* const known = find(heap);
+  const Heap* const known = find(pool);
   if (known == nullptr) return {};
   for (const auto& [id, page] : known->pages) {
     for (const Copy& copy : page.copies) bytes += copy.home.size;
@@ -90,10 +109,10 @@ void Sleeper::drop_copies(Sleeping& page) {
   page.is_copied = false;
 }
 
-std::vector<HostPart> Sleeper::copies_of(const PageHeap& heap,
+std::vector<HostPart> Sleeper::copies_of(const std::shared_ptr<Pool>& pool,
                                          const std::vector<Range>& home) const {
   std::vector<HostPart> parts;
-  const Heap* const known = find(heap);
+  const Heap* const known = find(pool);
   if (known == nullptr) return parts;
   std::map<Address, const Copy*> copies;  // by home address
   for (const auto& [id, page] : known->pages) {
@@ -145,14 +164,13 @@ bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) con
 
 // The pages that have memory to lose, without those that stay. What is known of pages that are
 // there is dropped, but for copies that are still good.
-std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job) {
+std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job, Heap& heap) {
   std::vector<PageSleep::SleepingPage> pages;
-  Heap& heap = of(*job.heap);
   const bool reuses = job.contents == SleepContents::immutable && heap.version == job.version;
   heap.version = job.version;
   heap.whole = false;
   std::set<std::uint32_t> listed;
-  for (PageSleep::SleepingPage& page : job.heap->sleep()->pages_to_sleep(job.kept_whole)) {
+  for (PageSleep::SleepingPage& page : heap.heap->sleep()->pages_to_sleep(job.kept_whole)) {
     if (job.stay.contains(page.page)) continue;
     listed.insert(page.page.value);
     Sleeping& known = heap.pages[page.page.value];
@@ -171,16 +189,18 @@ std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job) {
 }
 
 Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
-  std::vector<std::pair<PageHeap*, PageSleep::SleepingPage>> pages;
+  forget_gone();
+  std::vector<std::pair<Heap*, PageSleep::SleepingPage>> pages;
   Bytes to_copy;
   for (const Job& job : jobs) {
-    for (PageSleep::SleepingPage& page : prepare(job)) {
-      const Sleeping& known = page_of(*job.heap, page.page);
+    Heap& heap = of(job.pool);
+    for (PageSleep::SleepingPage& page : prepare(job, heap)) {
+      const Sleeping& known = heap.pages.at(page.page.value);
       const bool copies =
           known.state == State::there && copies_bytes(job.contents) && known.copies.empty();
       if (!copies) page.in_use.clear();
       for (const Range range : page.in_use) to_copy += range.size;
-      pages.emplace_back(job.heap, std::move(page));
+      pages.emplace_back(&heap, std::move(page));
     }
   }
   Status status = store_.expect(to_copy);
@@ -194,7 +214,7 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
   if (!status) abandon_queued(jobs);
   destroy(events_);
   store_.settle();
-  for (const Job& job : jobs) of(*job.heap).whole = status.ok();
+  for (const Job& job : jobs) of(job.pool).whole = status.ok();
   return status;
 }
 
@@ -206,9 +226,9 @@ Result<EventHandle> Sleeper::have_event() {
 }
 
 // The page's bytes are copied, and behind that its memory goes. What needs no copy goes at once.
-Status Sleeper::queue(PageHeap& heap, const PageSleep::SleepingPage& page, Copies& copies,
+Status Sleeper::queue(Heap& heap, const PageSleep::SleepingPage& page, Copies& copies,
                       SleepReport& report) {
-  Sleeping& sleeping = page_of(heap, page.page);
+  Sleeping& sleeping = heap.pages.at(page.page.value);
   if (page.in_use.empty()) return take(heap, page.page, report);
   for (Range range : page.in_use) {
     while (range.size > 0_B) {
@@ -246,18 +266,18 @@ Status Sleeper::finish_first(SleepReport& report) {
   const Queued first = std::move(queued_.front());
   queued_.erase(queued_.begin());
   events_.push_back(first.event);
-  for (const auto& [heap, page] : first.pages) page_of(*heap, page).is_copied = true;
+  for (const auto& [heap, page] : first.pages) heap->pages.at(page.value).is_copied = true;
   for (const auto& [heap, page] : first.pages) {
     if (Status taken = take(*heap, page, report); !taken) return taken;
   }
   return {};
 }
 
-Status Sleeper::take(PageHeap& heap, PageId page, SleepReport& report) {
-  Sleeping& sleeping = page_of(heap, page);
-  Status taken = heap.sleep()->take_memory(page);
+Status Sleeper::take(Heap& heap, PageId page, SleepReport& report) {
+  Sleeping& sleeping = heap.pages.at(page.value);
+  Status taken = heap.heap->sleep()->take_memory(page);
   if (taken) report.given_back += sleeping.home.size;
-  if (taken || !heap.sleep()->has_memory(page)) sleeping.state = State::away;
+  if (taken || !heap.heap->sleep()->has_memory(page)) sleeping.state = State::away;
   return taken;
 }
 
@@ -273,19 +293,19 @@ void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
   queued_.clear();
   batch_ = {};
   for (const Job& job : jobs) {
-    for (auto& [id, page] : of(*job.heap).pages) {
+    for (auto& [id, page] : of(job.pool).pages) {
       if (page.state == State::there && !page.is_copied && !page.copies.empty()) drop_copies(page);
     }
   }
 }
 
-Status Sleeper::renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
+Status Sleeper::renew(Heap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                       bool& is_there) {
-  Sleeping& sleeping = page_of(heap, page);
-  Result<bool> renewed = heap.sleep()->renew_memory(page);
+  Sleeping& sleeping = heap.pages.at(page.value);
+  Result<bool> renewed = heap.heap->sleep()->renew_memory(page);
   while (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
          make_room(sleeping.home.size)) {
-    renewed = heap.sleep()->renew_memory(page);
+    renewed = heap.heap->sleep()->renew_memory(page);
   }
   if (!renewed) return std::move(renewed).error();
   is_there = *renewed;
@@ -319,8 +339,9 @@ Status Sleeper::wait_for(Stream stream, std::vector<EventHandle>& events) {
   return done;
 }
 
-Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report) {
-  Heap* const known = find(heap);
+Status Sleeper::wake(const std::shared_ptr<Pool>& pool, const MakeRoom& make_room,
+                     SleepReport& report) {
+  Heap* const known = find(pool);
   if (known == nullptr) return {};
   Pages& pages = known->pages;
   known->whole = false;
@@ -332,7 +353,7 @@ Status Sleeper::wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& rep
     auto& [id, page] = *at;
     const auto next = std::next(at);
     bool is_there = true;
-    if (page.state == State::away) status = renew(heap, PageId{id}, make_room, report, is_there);
+    if (page.state == State::away) status = renew(*known, PageId{id}, make_room, report, is_there);
     if (!is_there) {
       drop_copies(page);
       pages.erase(at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts page heaps to sleep, and wakes them: their bytes go to the host and back, page by page,
-// while pages before and behind are unmapped or mapped.
+// Puts the pages of pools to sleep, and wakes them: their bytes go to the host and back, page by
+// page, while pages before and behind are unmapped or mapped.
 //
 // A page is in one of these states:
 //   there     it has its memory, and its bytes
@@ -9,21 +9,22 @@
 // there -> away -> unfilled -> there, and unfilled -> away. An error leaves each page in the state
 // that it has reached; sleep() and wake() both go on from there.
 //
-// Threads: one sleep() and one wake() at a time, of different heaps; nothing else meanwhile, but
+// Threads: one sleep() and one wake() at a time, of different pools; nothing else meanwhile, but
 // for host().
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/memory/page_heap.h"
+#include "core/pool/pool.h"
 #include "core/sleep/host_store.h"
 #include "weir/device.h"
 #include "weir/sleep.h"
@@ -39,32 +40,33 @@ class Sleeper {
 
   using Version = std::pair<std::uint64_t, std::uint64_t>;
   struct Job {
-    PageHeap* heap = nullptr;
+    std::shared_ptr<Pool> pool;
     SleepContents contents = SleepContents::backup;
     bool kept_whole = true;  // PageSleep::pages_to_sleep()
     std::set<PageId> stay;   // pages that keep their memory
     // Changes whenever the bytes of an immutable tag may have.
     Version version;
   };
-  // The heaps are asleep (PageSleep::set_asleep()), and the device is done with all work. Copies
+  // The pools are asleep (PageSleep::set_asleep()), and the device is done with all work. Copies
   // that are good stay where they are. Errors: device; out_of_memory (of the host).
   Status sleep(const std::vector<Job>& jobs, SleepReport& report);
   // Called where the device has too little memory, with the bytes of the page, until it says that
   // there will not be more.
   using MakeRoom = std::function<bool(Bytes)>;
-  // On success the heap may be awake again. Errors: out_of_memory; device.
-  Status wake(PageHeap& heap, const MakeRoom& make_room, SleepReport& report);
+  // On success the pool may be awake again. Errors: out_of_memory; device.
+  Status wake(const std::shared_ptr<Pool>& pool, const MakeRoom& make_room, SleepReport& report);
 
   // Has a page lost memory, and not got its bytes back?
-  bool has_away(const PageHeap& heap) const;
-  // Was the latest call for the heap a sleep() that went through?
-  bool sleeps_wholly(const PageHeap& heap) const;
+  bool has_away(const std::shared_ptr<Pool>& pool) const;
+  // Was the latest call for the pool a sleep() that went through?
+  bool sleeps_wholly(const std::shared_ptr<Pool>& pool) const;
   // Bytes of its copies.
-  Bytes copied_bytes(const PageHeap& heap) const;
+  Bytes copied_bytes(const std::shared_ptr<Pool>& pool) const;
   // Where the copies of these home addresses lie, in order. Empty: not all of them have one.
-  std::vector<HostPart> copies_of(const PageHeap& heap, const std::vector<Range>& home) const;
+  std::vector<HostPart> copies_of(const std::shared_ptr<Pool>& pool,
+                                  const std::vector<Range>& home) const;
   // What is held for no copy goes, but for so much host memory.
-  Status shrink(Bytes keep_host) { return store_.shrink(keep_host); }
+  Status shrink(Bytes keep_host);
   Bytes host() const { return store_.held(); }
 
  private:
@@ -82,6 +84,7 @@ class Sleeper {
   };
   using Pages = std::map<std::uint32_t, Sleeping>;  // by PageId
   struct Heap {
+    PageHeap* heap = nullptr;
     Pages pages;
     Version version;
     bool whole = false;  // sleeps_wholly()
@@ -105,7 +108,7 @@ class Sleeper {
   };
   // Pages whose copies were queued, and the event behind them.
   struct Queued {
-    std::vector<std::pair<PageHeap*, PageId>> pages;
+    std::vector<std::pair<Heap*, PageId>> pages;
     Bytes bytes;
     EventHandle event;
   };
@@ -114,22 +117,23 @@ class Sleeper {
   static constexpr std::size_t kQueued = 8;
 
   // Null: nothing is known of it.
-  Heap* find(const PageHeap& heap) const;
-  Heap& of(const PageHeap& heap);
-  Sleeping& page_of(const PageHeap& heap, PageId page) { return of(heap).pages.at(page.value); }
-  std::vector<PageSleep::SleepingPage> prepare(const Job& job);
+  Heap* find(const std::shared_ptr<Pool>& pool) const;
+  Heap& of(const std::shared_ptr<Pool>& pool);
+  // What is known of pools that are gone goes, copies and all.
+  void forget_gone();
+  std::vector<PageSleep::SleepingPage> prepare(const Job& job, Heap& heap);
   bool covers(const Sleeping& page, const std::vector<Range>& in_use) const;
   void drop_copies(Sleeping& page);
   template <class Drop>
   void drop_if(Pages& pages, Drop&& drop);
-  Status queue(PageHeap& heap, const PageSleep::SleepingPage& page, Copies& copies,
+  Status queue(Heap& heap, const PageSleep::SleepingPage& page, Copies& copies,
                SleepReport& report);
   Status end_batch(Copies& copies, SleepReport& report);
   Status finish_first(SleepReport& report);
-  Status take(PageHeap& heap, PageId page, SleepReport& report);
+  Status take(Heap& heap, PageId page, SleepReport& report);
   // Waits for what is queued: it is not to be used any more.
   void abandon_queued(const std::vector<Job>& jobs);
-  Status renew(PageHeap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
+  Status renew(Heap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
                bool& is_there);
   Status queue_back(Sleeping& page, Copies& copies);
   Result<EventHandle> have_event();
@@ -140,7 +144,9 @@ class Sleeper {
   Device& device_;
   HostStore store_;
   mutable std::mutex heaps_mutex_;  // of the map; what is in it stays where it is
-  mutable std::unordered_map<const PageHeap*, Heap> heaps_;
+  // (By who owns them: another pool may come to lie where one was.)
+  using Heaps = std::map<std::weak_ptr<Pool>, Heap, std::owner_less<>>;
+  mutable Heaps heaps_;
   // Of sleep().
   Queued batch_;                     // has no event yet
   std::vector<Queued> queued_;       // the first first

@@ -129,7 +129,7 @@ Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
   if (Status none = no_capture_goes_on(); !none) return none;
   std::vector<HeldMemory> held;
   for (const std::shared_ptr<Pool>& pool : pools) {
-    Sleeper::Job job{.heap = &pool->pages(),
+    Sleeper::Job job{.pool = pool,
                      .contents = options.contents.value_or(contents_of(pool->tag())),
                      .kept_whole = options.graph_scratch,
                      .stay = {},
@@ -150,7 +150,7 @@ Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
   report.kept = std::move(held);
   const auto is_plain = [](const auto& each) { return each.memory() == MemoryKind::plain; };
   std::erase_if(pools, [&](const auto& pool) { return is_plain(*pool); });
-  std::erase_if(jobs, [&](const Sleeper::Job& job) { return is_plain(*job.heap); });
+  std::erase_if(jobs, [&](const Sleeper::Job& job) { return is_plain(*job.pool); });
   return {};
 }
 
@@ -208,7 +208,7 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
   report.time = device_.now() - begun;
   if (status) return report;
   for (const auto& pool : pools) {
-    if (!sleeper_.has_away(pool->pages()) && pool->pages().sleep()->has_all_memory()) {
+    if (!sleeper_.has_away(pool) && pool->pages().sleep()->has_all_memory()) {
       set_asleep(*pool, false);
     }
   }
@@ -250,7 +250,7 @@ Result<SleepReport> TagSleep::wake(const WakeOptions& options) {
   for (const auto& pool : *pools) {
     const Claim claim(*this, {pool});
     if (!pool->pages().is_asleep()) continue;
-    if (Status woken = sleeper_.wake(pool->pages(), make_room, report); !woken) {
+    if (Status woken = sleeper_.wake(pool, make_room, report); !woken) {
       if (woken.error().code() == ErrorCode::out_of_memory) {
         return no_room_to_wake(woken.error(), *pool);
       }
@@ -313,14 +313,14 @@ Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
   return {ErrorCode::out_of_memory, text + ". Free memory, and wake the tag again."};
 }
 
-TagInfo TagSleep::info_of(Pool& pool) const {
-  const PageHeap& pages = pool.pages();
-  TagInfo info{.tag = pool.tag(), .contents = contents_of(pool.tag())};
+TagInfo TagSleep::info_of(const std::shared_ptr<Pool>& pool) const {
+  const PageHeap& pages = pool->pages();
+  TagInfo info{.tag = pool->tag(), .contents = contents_of(pool->tag())};
   info.device = pages.listing()->totals().total;
-  info.asleep = pool.pages().sleep()->absent_bytes();
-  info.host = sleeper_.copied_bytes(pages);
+  info.asleep = pool->pages().sleep()->absent_bytes();
+  info.host = sleeper_.copied_bytes(pool);
   if (pages.is_asleep()) {
-    info.state = sleeper_.sleeps_wholly(pages) ? TagState::asleep : TagState::partly_asleep;
+    info.state = sleeper_.sleeps_wholly(pool) ? TagState::asleep : TagState::partly_asleep;
   }
   return info;
 }
@@ -330,7 +330,7 @@ std::vector<TagInfo> TagSleep::tags() {
   std::map<std::string, std::vector<TagInfo>> parts;
   for (const auto& pool : pools_.all()) {
     std::vector<TagInfo>& of_tag = parts[pool->tag()];
-    TagInfo info = info_of(*pool);
+    TagInfo info = info_of(pool);
     const bool is_empty =
         pool->id() != 0 && info.device == 0_B && info.asleep == 0_B && !pool->pages().is_asleep();
     // What holds nothing is in no state.
@@ -393,8 +393,8 @@ Result<std::vector<HostPart>> TagSleep::copies_of(Range range, const char* call)
   if (!found || range.end() > found->block.address + found->block.bytes) {
     return Pools::unknown(range.begin.pointer(), call);
   }
-  PageHeap& pages = found->pool->pages();
-  std::vector<HostPart> parts = sleeper_.copies_of(pages, pages.listing()->home_of(range));
+  std::vector<HostPart> parts =
+      sleeper_.copies_of(found->pool, found->pool->pages().listing()->home_of(range));
   if (parts.empty()) {
     return Error(ErrorCode::invalid_argument,
                  std::string(call) + ": " + format(range.begin) +

@@ -67,7 +67,7 @@ class TagSleep {
   Result<std::vector<HostPart>> copies_of(Range range, const char* call) const;
   SleepContents contents_of(const std::string& tag) const;
   Sleeper::Version version_of(const Pool& pool) const;
-  TagInfo info_of(Pool& pool) const;
+  TagInfo info_of(const std::shared_ptr<Pool>& pool) const;
   // These pools are the caller's, while it lives: of one sleep or wake.
   class Claim {
    public:
