@@ -5,8 +5,12 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
+#include <new>
 #include <string>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -18,6 +22,37 @@
 #endif
 #ifdef WEIR_SOAK_SANITIZED
 #include <sanitizer/allocator_interface.h>
+#else
+
+// What `new` gave and `delete` did not get back. (mallinfo2() counts what the threads' caches keep,
+// too, which fill up for hours.)
+static constinit std::atomic<std::int64_t> the_allocated = 0;
+
+void* operator new(std::size_t bytes) {
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  the_allocated.fetch_add(static_cast<std::int64_t>(::malloc_usable_size(memory)),
+                          std::memory_order_relaxed);
+  return memory;
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  void* const memory = ::memalign(static_cast<std::size_t>(alignment), bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  the_allocated.fetch_add(static_cast<std::int64_t>(::malloc_usable_size(memory)),
+                          std::memory_order_relaxed);
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory == nullptr) return;
+  the_allocated.fetch_sub(static_cast<std::int64_t>(::malloc_usable_size(memory)),
+                          std::memory_order_relaxed);
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  operator delete(memory);
+}
 #endif
 
 namespace weir::soak {
@@ -50,8 +85,7 @@ std::uint64_t allocated_bytes() {
 #ifdef WEIR_SOAK_SANITIZED
   return __sanitizer_get_current_allocated_bytes();
 #else
-  const struct mallinfo2 info = ::mallinfo2();
-  return info.uordblks + info.hblkhd;
+  return static_cast<std::uint64_t>(the_allocated.load());
 #endif
 }
 

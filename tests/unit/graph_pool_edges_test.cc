@@ -246,6 +246,24 @@ TEST_F(GraphPoolEdges, NothingIsAllocatedInAPoolForARetiredStream) {
   expect_error(heap_->allocate(4_MiB, gone), ErrorCode::invalid_argument, "was retired");
 }
 
+// Else each pool that goes at such a moment leaves one behind.
+TEST_F(GraphPoolEdges, AnEventThatTheDeviceRefusesToDestroyStaysTheHeaps) {
+  {
+    GraphPool pool(*heap_);
+    {
+      const PoolBinding binding = warm_up(pool, a_);
+      void* const block = written(4_MiB, a_);
+      EXPECT_TRUE(heap_->fence(block, b_).ok());
+      free(block);
+    }
+    device_.finish();
+    device_.fail(DeviceCall::destroy_event, 1);
+  }
+  EXPECT_GT(device_.live().events, 0u);
+  EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(device_.live().events, 0u);
+}
+
 TEST_F(GraphPoolEdges, ALaunchIntoACaptureIsRefusedAndDoesNotBreakIt) {
   GraphPool first(*heap_), second(*heap_);
   Graph graph = small_graph(first, a_);

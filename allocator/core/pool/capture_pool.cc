@@ -17,7 +17,7 @@ Error capture_goes_on(std::uint64_t id) {
 
 CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared, Pool& eager,
                          const HeapOptions& options)
-    : OnPoolEvents{PoolEvents(shared.device)},
+    : OnPoolEvents{PoolEvents(shared.device, &eager.timelines())},
       Pool(
           id, std::move(tag), events_, shared, options,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {

@@ -37,7 +37,10 @@ Status PoolEvents::destroy_event(EventHandle event) {
   if (known == events_.end()) return no_event(event);
   const EventHandle eager = known->second.eager;
   if (eager.value != 0) {
-    if (Status gone = device_.destroy_event(eager); !gone) return gone;
+    if (Status gone = device_.destroy_event(eager); !gone) {
+      if (others_ == nullptr) return gone;
+      others_->take_over(eager);
+    }
   }
   events_.erase(known);
   if (events_.empty()) events_ = {};  // with room for the most that there ever were

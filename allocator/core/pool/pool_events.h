@@ -8,8 +8,8 @@
 // nodes dependencies of the waiter's next node, unless the graph gives that order already. When the
 // capture ends, all of this is past.
 //
-// Threads: self-synchronised, by a lock that is taken after Timelines'; the device is called under
-// it.
+// Threads: self-synchronised, by a lock that is taken after the pool's Timelines' and before the
+// device heap's; the device is called under it.
 #pragma once
 
 #include <string>
@@ -18,14 +18,17 @@
 
 #include "core/base/mutex.h"
 #include "core/pool/node_set.h"
+#include "core/time/timelines.h"
 #include "weir/device.h"
 
 namespace weir {
 
 class PoolEvents final : public EventCalls {
  public:
-  // `device` must outlive this.
-  explicit PoolEvents(Device& device) : device_(device) {}
+  // Both must outlive this. `others` takes the events that the device refuses to destroy, for the
+  // device heap to use or try again; null: they are the device's to keep.
+  explicit PoolEvents(Device& device, Timelines* others = nullptr)
+      : device_(device), others_(others) {}
 
   // One capture at a time. Whatever was recorded in the one that ends is past.
   void begin();
@@ -61,6 +64,7 @@ class PoolEvents final : public EventCalls {
   Status walk_back(Past& past, std::vector<GraphNode> from) WEIR_REQUIRES(mutex_);
 
   Device& device_;
+  Timelines* const others_;
   Mutex mutex_;
   std::unordered_map<std::uint64_t, Event> events_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t last_event_ WEIR_GUARDED_BY(mutex_) = 0;

@@ -93,6 +93,11 @@ class Timelines {
   // device says that it is complete. (It is asked: where there is no memory, its answer can't
   // change where memory is placed.)
   void drop_events(bool complete);
+  // An event of somebody else's that nobody needs any more.
+  void take_over(EventHandle event) {
+    const MutexLock lock(mutex_);
+    events_.give_back(event);
+  }
 
   // Errors: capture (somebody captures the stream, which is not a pool's own capture); device.
   Status not_captured(TimelineId timeline) { return captures_.not_captured(stream(timeline)); }

@@ -115,8 +115,9 @@ class DeviceHeap {
   // The memory of the live block that begins there, in order; none: there is no such block.
   std::vector<PagePart> parts(const void* block) const;
 
-  // Says that `stream` is about to be destroyed: its last fence is taken now. Blocks allocated for
-  // it may still be deallocated; nothing may be allocated for it again.
+  // Says that `stream` is about to be destroyed: its last fence is taken now. Nothing may be queued
+  // on it or allocated for it again. Blocks allocated for it may still be deallocated, and calls
+  // that name it as the user of a block, or as who comes earlier, mean its work up to now.
   Status retire(Stream stream);
 
   // What programs say of captures and graphs, and hear of them.
