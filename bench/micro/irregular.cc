@@ -103,10 +103,11 @@ void irregular(benchmark::State& state, const Context& context, const Family& fa
 void add_irregular(const Context& context) {
   for (const Family& family : families()) {
     for (const Trust trust : {Trust::told, Trust::context}) {
-      add_once(context,
-               std::string("irregular/") + context.name + "/heap/" + family.name +
-                   (trust == Trust::told ? "/told" : "/context"),
-               [=, &family](benchmark::State& state) { irregular(state, context, family, trust); });
+      add_rounds(
+          context,
+          std::string("irregular/") + context.name + "/heap/" + family.name +
+              (trust == Trust::told ? "/told" : "/context"),
+          1, [=, &family](benchmark::State& state) { irregular(state, context, family, trust); });
     }
   }
 }

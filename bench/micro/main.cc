@@ -77,6 +77,7 @@ int run(int argc, char** argv) {
     context.name = "cuda";
     context.target = cuda->get();
     add_all(context);
+    add_captured(context);
     benchmark::AddCustomContext("gpu", (*cuda)->device().name());
   } else {
     std::fprintf(stderr, "weir_micro: skipped on CUDA: %s\n", cuda.error().message().c_str());

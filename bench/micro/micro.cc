@@ -31,8 +31,8 @@ void add_timed_by_itself(const Context& context, const std::string& name, Body b
   add_untimed(context, name, std::move(body))->UseManualTime();
 }
 
-void add_once(const Context& context, const std::string& name, Body body) {
-  add_untimed(context, name, std::move(body))->Iterations(1)->UseManualTime();
+void add_rounds(const Context& context, const std::string& name, int rounds, Body body) {
+  add_untimed(context, name, std::move(body))->Iterations(rounds)->UseManualTime();
 }
 
 std::string name_of(Bytes bytes) {

@@ -42,13 +42,15 @@ void add_find(const Context& context);
 void add_batches(const Context& context);
 void add_recorded(const Context& context);
 void add_irregular(const Context& context);
+// Of a device that captures.
+void add_captured(const Context& context);
 
 using Body = std::function<void(benchmark::State&)>;
 void add(const Context& context, const std::string& name, Body body);
 // For a body with threads of its own, which sets the time.
 void add_timed_by_itself(const Context& context, const std::string& name, Body body);
-// For a body that runs once, with a time and a length of its own.
-void add_once(const Context& context, const std::string& name, Body body);
+// For a body that takes long, with a time of its own: it runs so many rounds.
+void add_rounds(const Context& context, const std::string& name, int rounds, Body body);
 
 // "512B", "1MiB".
 std::string name_of(Bytes bytes);
