@@ -57,9 +57,18 @@ TEST_F(HeapOutOfMemory, TheMessageSaysWhatWouldHelp) {
   EXPECT_EQ(remedy(64_MiB, 40_MiB, 32_MiB), "Free blocks, raise the limit, or ask for less.");
   EXPECT_EQ(remedy(64_MiB, 40_MiB, 80_MiB), "Raise the limit, or ask for less.");
   EXPECT_EQ(remedy(1_B, 0_B, 2_MiB), "Raise the limit, or ask for less.");
+  EXPECT_EQ(remedy(3_MiB, 0_B, 5_MiB / 2), "Raise the limit, or ask for less.");
   EXPECT_EQ(remedy(0_B, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
   EXPECT_EQ(remedy(300_GiB, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
   EXPECT_EQ(remedy(300_GiB, 1_GiB, 200_GiB), "The device has less than that in all: ask for less.");
+}
+
+TEST_F(HeapOutOfMemory, TheMessageSaysHowMuchOfALimitPagesFill) {
+  DeviceHeap heap(device_, {.limit = 3_MiB});
+  const Result<void*> refused = heap.allocate(5_MiB / 2, a_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("a limit of 3.00 MiB, of which pages of 2.00 MiB fill 2.00 MiB"));
 }
 
 TEST_F(HeapOutOfMemory, TheMessageNamesTheThreeStreamsThatHoldTheMost) {

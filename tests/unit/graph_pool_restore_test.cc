@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/format.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir::test {
@@ -232,8 +233,7 @@ TEST_F(GraphPoolRestore, APlaceThatIsTakenIsNamed) {
   within.address = within.run = within.address + 1_MiB;
   within.bytes = within.requested = 1_MiB;
   state.push_back(within);
-  expect_error(pool().restore(state), ErrorCode::invalid_argument,
-               std::to_string(within.address.value).c_str());
+  expect_error(pool().restore(state), ErrorCode::invalid_argument, format(within.address).c_str());
   EXPECT_THAT(heap_->validate(), testing::IsEmpty());
   EXPECT_EQ(pool().blocks().size(), 1u);
   free(output);
@@ -309,7 +309,7 @@ TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythi
     // x would have to go, and the small block to stay.
     const PlacedBlock wanted[] = {tile, block};
     expect_error(pool().restore(wanted), ErrorCode::invalid_argument,
-                 (std::to_string(block.address.value) + " is no block").c_str());
+                 (format(block.address) + " is no block").c_str());
     EXPECT_EQ(heap_->statistics().live_blocks, before) << "none was freed, nor allocated anew";
     EXPECT_THAT(heap_->validate(), testing::IsEmpty());
   }
@@ -378,7 +378,7 @@ TEST_F(GraphPoolRestore, ARefusedStateLeavesTheUsersOfBlocksAsTheyWere) {
   half.address = half.run = half.run + 2_MiB;
   half.bytes = half.requested = half.run_bytes = 2_MiB;
   expect_error(pool().restore(std::vector{whole, half}), ErrorCode::invalid_argument,
-               "can't go back to that state: the block of 2097152 bytes");
+               "can't go back to that state: the block of 2.00 MiB");
   const HeapSnapshot now = heap_->snapshot();
   ASSERT_EQ(now.blocks.size(), 2u);
   for (const BlockInfo& block : now.blocks) {

@@ -314,7 +314,7 @@ TEST_F(Sleep, AStreamThatIsCapturedRefusesIt) {
     free(written(10_MiB, b_));
   }
   ok(heap_->tags().sleep());
-  expect_error(CaptureScope::begin(pool, a_), ErrorCode::asleep, "sleep");
+  expect_error(CaptureScope::begin(pool, a_), ErrorCode::asleep, "'default'");
   ok(heap_->tags().wake());
   free_all();
 }

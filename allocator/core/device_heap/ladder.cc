@@ -13,16 +13,14 @@
 namespace weir {
 namespace {
 
-// `most`: that could ever be had; zero: unknown. Where the request alone is more, nothing that is
-// freed will help.
-const char* remedy(Bytes bytes, Bytes limit, Bytes most) {
-  const bool may_raise = limit > 0_B && most == limit;
-  if (most > 0_B && bytes > most) {
-    return may_raise ? "Raise the limit, or ask for less."
-                     : "The device has less than that in all: ask for less.";
+// `most`: that could ever be had. Where the request alone is more, nothing that is freed will help.
+const char* remedy(Bytes bytes, Bytes most, bool is_limit) {
+  if (bytes > most) {
+    return is_limit ? "Raise the limit, or ask for less."
+                    : "The device has less than that in all: ask for less.";
   }
-  return may_raise ? "Free blocks, raise the limit, or ask for less."
-                   : "Free blocks, or ask for less.";
+  return is_limit ? "Free blocks, raise the limit, or ask for less."
+                  : "Free blocks, or ask for less.";
 }
 
 // The three streams whose blocks are the most bytes. A stream has a heap for each pool.
@@ -159,9 +157,13 @@ Error Ladder::out_of_memory(const BlockRequest& request) const {
   std::string message = "out of memory: " + format(bytes) + " asked for on stream " +
                         std::to_string(stream.id) + "; held " + format(held) +
                         (limit > 0_B ? " of a limit of " + format(limit) : " with no limit set");
-  Bytes most = limit;
+  const Bytes page = shared_.device.granularity(), odd{limit.count % page.count};
+  if (odd > 0_B) message += ", of which pages of " + format(page) + " fill " + format(limit - odd);
+  Bytes most = limit > 0_B ? limit - odd : PageHeap::kUnlimited;
+  bool is_limit = limit > 0_B;
   if (const Result<MemoryInfo> info = shared_.device.memory_info()) {
-    if (limit == 0_B || info->total < limit) most = info->total;
+    is_limit = is_limit && most <= info->total;
+    most = std::min(most, info->total);
     message += ", the device has " + format(info->free) + " free of " + format(info->total);
   }
   message += "; in use " + format(used) + ", idle " + format(held - leased) +
@@ -177,7 +179,7 @@ Error Ladder::out_of_memory(const BlockRequest& request) const {
     message += "; " + std::to_string(now.mappings.current) +
                " mappings are held, and HeapOptions::most_mappings allows too few more";
   }
-  message += largest_streams(now) + ". " + remedy(bytes, limit, most);
+  message += largest_streams(now) + ". " + remedy(bytes, most, is_limit);
   if (route.pool == nullptr) return {ErrorCode::out_of_memory, message};
   const GraphPoolStatistics of_pool = route.pool->statistics();
   const bool is_plain = route.pool->memory() == MemoryKind::plain;

@@ -156,7 +156,10 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     }
     const MutexLock lock(mutex_);
     if (capture_ && !capture_->may_be_replaced(is_told())) return capture_goes_on(id());
-    if (pages().is_asleep()) return PageHeap::asleep_error();
+    if (pages().is_asleep()) {
+      return Error(ErrorCode::asleep, "graph pool " + std::to_string(id()) + ": its tag '" + tag() +
+                                          "' sleeps: wake it before the capture begins");
+    }
     if (capture_) end_capture_locked();
     give_back_cached();
     if (const Result<bool> done = eager_work_.is_done(); !done) {

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/format.h"
 #include "core/pool/capture_pool.h"
 
 namespace weir {
@@ -66,7 +67,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   };
   for (const PlacedBlock& block : wanted) {
     if (!is_block_of(*this, block)) {
-      return refuse("what lies at " + std::to_string(block.address.value) + " is no block of it");
+      return refuse("what lies at " + format(block.address) + " is no block of it");
     }
   }
   const std::vector<PlacedBlock> live = blocks();
@@ -100,8 +101,8 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     if (status) {
       made.push_back(block);
     } else if (status.error().code() == ErrorCode::invalid_argument) {
-      status = refuse("the block of " + std::to_string(block.bytes.count) + " bytes at " +
-                      std::to_string(block.address.value) + ": " + status.error().message());
+      status = refuse("the block of " + format(block.bytes) + " at " + format(block.address) +
+                      ": " + status.error().message());
     }
   }
   if (status) {

@@ -289,8 +289,10 @@ bool TagSleep::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
 }
 
 Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
+  const Bytes lacks = pool.pages().sleep()->absent_bytes();
   std::string text = "wake: no room for tag '" + pool.tag() + "', which still lacks " +
-                     format(pool.pages().sleep()->absent_bytes()) + " (" + error.message() + ")";
+                     (lacks > 0_B ? format(lacks) : "mappings of memory that it has") + " (" +
+                     error.message() + ")";
   Bytes weir;
   std::string tags;
   for (const auto& each : pools_.all()) {

@@ -198,7 +198,7 @@ class Graph {
 // thrown away.
 class CaptureScope {
  public:
-  // Errors: invalid_argument (a capture is going on in the pool); capture; device.
+  // Errors: invalid_argument (a capture is going on in the pool); asleep; capture; device.
   static Result<CaptureScope> begin(GraphPool& pool, Stream stream,
                                     CaptureMode mode = CaptureMode::global);
   CaptureScope(CaptureScope&&) noexcept;
