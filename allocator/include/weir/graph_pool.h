@@ -90,7 +90,6 @@ class PoolBinding {
   DeviceHeap* heap_ = nullptr;
   std::uint64_t id_ = 0;
 };
-using PoolRoute [[deprecated("now PoolBinding")]] = PoolBinding;
 
 class GraphPool {
  public:
