@@ -130,7 +130,7 @@ class HeapSnapshots : public test::CoreHeap {};
 TEST_F(HeapSnapshots, ASnapshotShowsWhatIsHeldAndMappedNowhere) {
   DeviceHeap heap(device_);
   void* const block = allocate(heap, 3_MiB, a_);
-  TestAccess::pages(heap).idle()->take_in({{*device_.create(6_MiB), 6_MiB}});
+  TestAccess::pages(heap).idle()->take_from_pool({{*device_.create(6_MiB), 6_MiB}});
   const HeapSnapshot snapshot = heap.snapshot();
   EXPECT_EQ(snapshot.device_bytes, device_.memory_info()->total);
   ASSERT_EQ(snapshot.pages.size(), 2u);

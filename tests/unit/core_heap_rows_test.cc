@@ -317,7 +317,7 @@ TEST_F(HeapRows, ARowWithPagesThatWereHeldIsUsedToItsLastPage) {
       }
       if (random_() % 20 == 0) {
         const Bytes held = 2_MiB * (1 + random_() % 6);
-        TestAccess::pages(heap).idle()->take_in({{*device.create(held), held}});
+        TestAccess::pages(heap).idle()->take_from_pool({{*device.create(held), held}});
       }
       live.emplace_back(allocate(heap, size, a), size);
       in_use += size;

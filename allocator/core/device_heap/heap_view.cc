@@ -44,7 +44,7 @@ std::vector<std::string> validate_statistics(const Statistics& all,
 template <class Look>
 void HeapView::with_pages(Look&& look) const {
   std::vector<Locked<const PageListing>> each;
-  for (const auto& [id, pool] : pools_.held()) each.push_back(pool->pages().listing());
+  for (const auto& [id, pool] : pools_.graph_pools_held()) each.push_back(pool->pages().listing());
   each.push_back(pools_.own().pages().listing());
   PageListing::Totals totals;
   std::vector<PageInfo> pages;
@@ -187,7 +187,7 @@ template <class Function>
 void HeapView::with_all_held(Function&& function) WEIR_NO_THREAD_ANALYSIS {
   const auto no_new_pools = pools_.hold();
   std::vector<CapturePool::Held> pools;
-  for (const auto& [id, pool] : pools_.held()) pools.push_back(pool->hold());
+  for (const auto& [id, pool] : pools_.graph_pools_held()) pools.push_back(pool->hold());
   const auto no_new_members = pools_.own().hold_members();
   shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     const auto change = [&](const PageListing::Totals&, const std::vector<PageInfo>& pages)
@@ -222,9 +222,9 @@ std::vector<std::string> HeapView::validate() const {
     broken.insert(broken.end(), more.begin(), more.end());
   };
   const auto no_new_pools = pools_.hold();
-  for (const auto& [id, pool] : pools_.held()) add(pool->validate_captures());
+  for (const auto& [id, pool] : pools_.graph_pools_held()) add(pool->validate_captures());
   std::vector<const Pool*> all{&pools_.own()};
-  for (const auto& [id, pool] : pools_.held()) all.push_back(pool.get());
+  for (const auto& [id, pool] : pools_.graph_pools_held()) all.push_back(pool.get());
   std::vector<std::shared_lock<std::shared_mutex>> no_new_members;
   no_new_members.reserve(all.size());
   for (const Pool* const pool : all) no_new_members.push_back(pool->hold_members());

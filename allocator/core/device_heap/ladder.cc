@@ -129,7 +129,7 @@ Result<bool> Ladder::make_room_for_mappings(const BlockRequest& request) {
   PageHeap& pages = pools_.own().pages();
   if (request.route.pool != nullptr || !pages.listing()->totals().short_of_mappings) return false;
   if (Status waited = pages.wait_for_idle_pages(); !waited) return std::move(waited).error();
-  if (Result<Bytes> gone = pages.idle()->give_to_device(PageHeap::kUnlimited); !gone) {
+  if (Result<Bytes> gone = pages.idle()->give_to_driver(PageHeap::kUnlimited); !gone) {
     return std::move(gone).error();
   }
   return true;

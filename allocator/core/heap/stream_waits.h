@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The waits of the stream that a heap serves, before memory that other streams used serves it.
+// The waits of the stream that a heap serves, before memory that it has already serves it again: a
+// cached block, or a slot of a slab, which other streams were named for. (Memory that comes from
+// the page heap was waited for there: reuse.h.)
 //
 // Where uses need not be told, a graph is not ordered behind what its stream was made to wait for.
 // So these waits are remembered until they are seen to be over, and every request asks meanwhile

@@ -51,7 +51,7 @@ Result<Range> Commit::extend(Request& request, Range home) {
   }
   const std::size_t most =
       heap_.placer.page_sizes(home.size, request.size).size() + heap_.tables.held.size();
-  if (Status status = mappings_.make_room(request, most); !status) {
+  if (Status status = mappings_.have_room(request, most); !status) {
     return std::move(status).error();
   }
   const Result<std::vector<HeldPage>> pages = supply_.obtain(request, home.size);
@@ -61,7 +61,7 @@ Result<Range> Commit::extend(Request& request, Range home) {
 Status Commit::map_held(Request& request) {
   Address at;
   if (!heap_.rules.plain) {
-    if (Status room = mappings_.make_room(request, heap_.tables.held.size()); !room) return room;
+    if (Status room = mappings_.have_room(request, heap_.tables.held.size()); !room) return room;
     const Result<Address> home = mappings_.room_for(heap_.tables.held_bytes);
     if (!home) return home.error();
     at = *home;
@@ -76,7 +76,7 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
   const std::size_t mappings =
       plan.mappings(heap_.tables.pages) +
       (plan.create > 0_B ? heap_.placer.page_sizes(plan.create, request.size).size() * 2 : 0);
-  if (Status status = mappings_.make_room(request, mappings); !status) {
+  if (Status status = mappings_.have_room(request, mappings); !status) {
     return std::move(status).error();
   }
   std::vector<Page*> pages;
@@ -96,7 +96,7 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
   }
   if (head_size > 0_B) heap_.tables.pages.walk({plan.head->begin, head_size}, add);
 
-  if (Status room = mappings_.make_room_for_row(all); !room) return std::move(room).error();
+  if (Status room = mappings_.have_room_for_row(all); !room) return std::move(room).error();
   StitchedRow& row = heap_.tables.rows.add(all, request.owner.id);
   for (Page* const page : pages) {
     const HeldPage again{page->id, {page->handle, page->size}};
@@ -114,7 +114,7 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
 }
 
 Result<Range> Commit::add_segment(Request& request) {
-  if (Status status = mappings_.make_room(request, 1); !status) return std::move(status).error();
+  if (Status status = mappings_.have_room(request, 1); !status) return std::move(status).error();
   const Result<HeldPage> segment = supply_.create_segment(request);
   if (!segment) return segment.error();
   return map_home(request.owner, Address{segment->page.handle.value}, {*segment});
@@ -138,7 +138,7 @@ Tile* Commit::claim_segment(Request& request) {
     const bool would_do =
         round_up(request.size, heap_.rules.granularity) <= heap_.placer.room(request) + idle;
     const Result<Bytes> gone =
-        would_do ? idle_.make_room(IdlePages::kUnlimited) : Result<Bytes>(0_B);
+        would_do ? idle_.give_to_driver_for_new(IdlePages::kUnlimited) : Result<Bytes>(0_B);
     if (gone && *gone > 0_B) {
       request.device_room.reset();
       // Which went down with what has gone.
@@ -283,7 +283,7 @@ Status Commit::fill(Request& request, Range run) {
   }
   for (const auto& [begin, size] : vacant) {
     const std::size_t most = heap_.placer.page_sizes(size, size).size();
-    if (Status room = mappings_.make_room(request, most); !room) return room;
+    if (Status room = mappings_.have_room(request, most); !room) return room;
     const Result<std::vector<HeldPage>> pages = supply_.create(request, size, size);
     if (!pages) return pages.error();
     const Result<Range> mapped = map_home(request.owner, begin, *pages);

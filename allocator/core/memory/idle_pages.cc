@@ -33,7 +33,7 @@ Result<bool> IdlePages::is_over(const Page& page, FenceSet& pending) {
   return complete;
 }
 
-Result<UnmappedPage> IdlePages::take_out(Page& page) {
+Result<UnmappedPage> IdlePages::unmap_and_part_with(Page& page) {
   const Range home = page.range();
   const HeldPage taken{page.id, {page.handle, page.size}};
   Status unmapped = mappings_.unmap_rows(page);
@@ -41,7 +41,7 @@ Result<UnmappedPage> IdlePages::take_out(Page& page) {
   if (!unmapped) return std::move(unmapped).error();
   heap_.tables.pages.remove(page);
   mappings_.vacate(home);
-  return supply_.take_out(taken);
+  return supply_.part_with(taken);
 }
 
 template <class Go>
@@ -50,7 +50,7 @@ IdlePages::Taken IdlePages::take(Bytes wanted, Bytes most, Go&& go) {
   for (std::size_t i = heap_.tables.held.size(); i-- > 0 && taken.bytes < wanted;) {
     const Bytes size = heap_.tables.held[i].page.size;
     if (size > most - taken.bytes) continue;
-    if (go(supply_.take_out(supply_.take_held(i)))) taken.bytes += size;
+    if (go(supply_.part_with(supply_.take_held(i)))) taken.bytes += size;
   }
   if (taken.bytes >= wanted) return taken;
   FenceSet pending;
@@ -64,7 +64,7 @@ IdlePages::Taken IdlePages::take(Bytes wanted, Bytes most, Go&& go) {
       continue;
     }
     if (!*complete) continue;
-    Result<UnmappedPage> page = take_out(*idle);
+    Result<UnmappedPage> page = unmap_and_part_with(*idle);
     if (!page) {
       if (taken.unmapped) taken.unmapped = std::move(page).error();
     } else if (go(*page)) {
@@ -74,7 +74,7 @@ IdlePages::Taken IdlePages::take(Bytes wanted, Bytes most, Go&& go) {
   return taken;
 }
 
-Result<Bytes> IdlePages::make_room(Bytes wanted) {
+Result<Bytes> IdlePages::give_to_driver_for_new(Bytes wanted) {
   mappings_.unmap_strays();
   Status released;
   std::vector<UnmappedPage> refused;  // by the driver
@@ -85,7 +85,7 @@ Result<Bytes> IdlePages::make_room(Bytes wanted) {
     if (released) released = std::move(now);
     return false;
   });
-  for (const UnmappedPage page : refused) supply_.take_in(page);
+  for (const UnmappedPage page : refused) supply_.receive(page);
   if (taken.bytes > 0_B) {
     heap_.tables.shrink_peak();
     heap_.observer.emit(Event{.kind = EventKind::trim, .bytes = taken.bytes});
@@ -96,13 +96,13 @@ Result<Bytes> IdlePages::make_room(Bytes wanted) {
   return taken.bytes;
 }
 
-Result<Bytes> IdlePages::trim(Bytes wanted) {
-  Result<Bytes> gone = make_room(wanted);
+Result<Bytes> IdlePages::give_to_driver_though_asleep(Bytes wanted) {
+  Result<Bytes> gone = give_to_driver_for_new(wanted);
   if (gone && *gone > 0_B) forget_if_empty();
   return gone;
 }
 
-std::vector<UnmappedPage> IdlePages::give_up(Bytes wanted, Bytes most) {
+std::vector<UnmappedPage> IdlePages::give_to_pool(Bytes wanted, Bytes most) {
   std::vector<UnmappedPage> given;
   if (heap_.tables.asleep) return given;
   const Taken taken = take(wanted, most, [&](UnmappedPage page) {
@@ -116,16 +116,16 @@ std::vector<UnmappedPage> IdlePages::give_up(Bytes wanted, Bytes most) {
   return given;
 }
 
-void IdlePages::hold(const std::vector<UnmappedPage>& pages) {
+void IdlePages::hold_from_pool(const std::vector<UnmappedPage>& pages) {
   for (const UnmappedPage page : pages) {
-    supply_.take_in(page);
+    supply_.receive(page);
     heap_.tables.peak_used += page.size;
   }
 }
 
-void IdlePages::take_in(const std::vector<UnmappedPage>& pages) {
-  hold(pages);
-  if (heap_.tables.asleep) (void)trim(heap_.tables.held_bytes);
+void IdlePages::take_from_pool(const std::vector<UnmappedPage>& pages) {
+  hold_from_pool(pages);
+  if (heap_.tables.asleep) (void)give_to_driver_though_asleep(heap_.tables.held_bytes);
   keep_to_limit();
 }
 

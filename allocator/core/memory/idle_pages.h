@@ -25,25 +25,27 @@ class IdlePages {
 
   // Gives idle pages back to the driver, the largest first, until `wanted` bytes went; skips pages
   // whose work may still run. Returns how much went. Nothing goes while the heap sleeps.
-  Result<Bytes> give_to_device(Bytes wanted) { return heap_.tables.asleep ? 0_B : trim(wanted); }
-  // give_to_device(), asleep or not.
-  Result<Bytes> trim(Bytes wanted);
-  // trim() before new memory comes: what is remembered of requests stays.
-  Result<Bytes> make_room(Bytes wanted);
+  Result<Bytes> give_to_driver(Bytes wanted) {
+    return heap_.tables.asleep ? 0_B : give_to_driver_though_asleep(wanted);
+  }
+  // give_to_driver(), asleep or not.
+  Result<Bytes> give_to_driver_though_asleep(Bytes wanted);
+  // give_to_driver_though_asleep() before new memory comes: what is remembered of requests stays.
+  Result<Bytes> give_to_driver_for_new(Bytes wanted);
   // If the page heaps of the device hold more than its limit, gives back what is more. After an
   // error that stays until the next call.
   void keep_to_limit() {
-    if (const Bytes excess = heap_.budget.excess(); excess > 0_B) (void)give_to_device(excess);
+    if (const Bytes excess = heap_.budget.excess(); excess > 0_B) (void)give_to_driver(excess);
   }
   // Gives idle pages to the caller, the largest first, until `wanted` bytes are given or no more
   // can be. Skips pages with pending work, and pages with which it would be more than `most`.
-  std::vector<UnmappedPage> give_up(Bytes wanted, Bytes most = kUnlimited);
-  // Are there any that give_up() may give, now or later?
+  std::vector<UnmappedPage> give_to_pool(Bytes wanted, Bytes most = kUnlimited);
+  // Are there any that give_to_pool() may give, now or later?
   bool any() const { return !heap_.tables.held.empty() || !may_go().empty(); }
-  // Adds pages of other pools, as idle ones. Over a lowered limit they go to the driver; by hold()
-  // not.
-  void take_in(const std::vector<UnmappedPage>& pages);
-  void hold(const std::vector<UnmappedPage>& pages);
+  // Adds pages of other pools, as idle ones. take_from_pool() then keeps to the limit;
+  // hold_from_pool(), for a request that is going to use them, does not.
+  void take_from_pool(const std::vector<UnmappedPage>& pages);
+  void hold_from_pool(const std::vector<UnmappedPage>& pages);
   // The work that still uses idle pages.
   FenceSet users() const;
 
@@ -75,7 +77,7 @@ class IdlePages {
   // Takes out pages one by one: held ones first. go(page) says whether the page is gone.
   template <class Go>
   Taken take(Bytes wanted, Bytes most, Go&& go);
-  Result<UnmappedPage> take_out(Page& page);
+  Result<UnmappedPage> unmap_and_part_with(Page& page);
   // Those that may go, the largest first.
   std::vector<Page*> may_go() const;
   Result<bool> is_over(const Page& page, FenceSet& pending);

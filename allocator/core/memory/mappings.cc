@@ -99,7 +99,7 @@ Result<Address> Mappings::room_for(Bytes bytes) {
   return *heap_.placer.vacancy(bytes);
 }
 
-Status Mappings::make_room_for_row(Bytes bytes) {
+Status Mappings::have_room_for_row(Bytes bytes) {
   if (heap_.tables.rows.has_room(bytes)) return {};
   const Result<Range> region = reserve(heap_.tables.rows.region_for(bytes));
   if (!region) return region.error();
@@ -234,7 +234,7 @@ Status Mappings::unmap_rows(Page& page) {
   return {};
 }
 
-Status Mappings::make_room(Request& request, std::size_t more) {
+Status Mappings::have_room(Request& request, std::size_t more) {
   unmap_strays();
   if (has_room(more)) return {};
   std::vector<StitchedRow*> idle;

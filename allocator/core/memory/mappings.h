@@ -32,7 +32,7 @@ class Mappings {
   // Vacant addresses of the home row for `bytes`, in a new region if need be.
   Result<Address> room_for(Bytes bytes);
   // Afterwards a stitched row of `bytes` has room.
-  Status make_room_for_row(Bytes bytes);
+  Status have_room_for_row(Bytes bytes);
   // There is memory now at these home addresses, and its bytes are free; or there is none any more.
   void fill(Range home);
   void vacate(Range home);
@@ -43,7 +43,7 @@ class Mappings {
 
   // Unmaps strays, and gives up idle stitched rows, as far as needed, where the device is done with
   // them. The caller has nothing mapped yet.
-  Status make_room(Request& request, std::size_t more);
+  Status have_room(Request& request, std::size_t more);
 
   // Maps the page there, and emits so. Where access can't be set it is not mapped; should the
   // driver not even take the mapping back, it is a stray.

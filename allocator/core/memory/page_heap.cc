@@ -126,7 +126,7 @@ bool PageHeap::ask_source(Request& request) {
   const Bytes limit = heap_.placer.limit(), total = heap_.tables.total();
   const std::vector<UnmappedPage> pages =
       source_(request.size, limit == 0_B ? kUnlimited : limit - std::min(limit, total));
-  idle_.hold(pages);
+  idle_.hold_from_pool(pages);
   request.create = pages.empty() ? Create::device : Create::rather_not;
   return !pages.empty();
 }

@@ -11,7 +11,7 @@
 // Threads: self-synchronised by one lock, taken after a stream heap's and before the timelines'. No
 // call under it waits for the device's work. A request and what its heap gives back before it are
 // served under the lock in one go, so these calls want it held. All else is done by parts that are
-// handed out with the lock: pages.idle()->take_in(...) holds it during that call.
+// handed out with the lock: pages.idle()->take_from_pool(...) holds it during that call.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ class PageSleep {
   // alone; frees go on. To be awake again it needs the memory of all its pages.
   void set_asleep(bool asleep) { heap_.tables.asleep.store(asleep, std::memory_order_release); }
   // Gives idle pages back to the driver, asleep or not.
-  Result<Bytes> give_idle() { return idle_.trim(IdlePages::kUnlimited); }
+  Result<Bytes> give_idle() { return idle_.give_to_driver_though_asleep(IdlePages::kUnlimited); }
 
   struct SleepingPage {
     PageId page;

@@ -49,7 +49,7 @@ HeldPage PageSupply::add(UnmappedPage page) {
   return {id, page};
 }
 
-UnmappedPage PageSupply::take_out(HeldPage page) {
+UnmappedPage PageSupply::part_with(HeldPage page) {
   note(EventKind::release, page.id, page.page.size);
   return page.page;
 }
@@ -103,9 +103,9 @@ Result<std::vector<HeldPage>> PageSupply::create(Request& request, Bytes size, B
       continue;
     }
     for (const HeldPage& page : pages) {
-      const UnmappedPage gone = take_out(page);
+      const UnmappedPage gone = part_with(page);
       if (!release(gone)) {
-        take_in(gone);  // it is still there
+        receive(gone);  // it is still there
       } else if (request.device_room) {
         *request.device_room += gone.size;
       }

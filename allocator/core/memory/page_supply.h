@@ -33,9 +33,9 @@ class PageSupply {
 
   void hold(HeldPage page);
   // A page comes from elsewhere, and is held.
-  void take_in(UnmappedPage page) { hold(add(page)); }
+  void receive(UnmappedPage page) { hold(add(page)); }
   // A page that is neither held nor mapped goes: it is the caller's.
-  UnmappedPage take_out(HeldPage page);
+  UnmappedPage part_with(HeldPage page);
   // Takes one that is held, by its place in PageTables::held.
   HeldPage take_held(std::size_t place);
   // To the driver.

@@ -23,7 +23,7 @@ CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
             if (!shares_pages()) return {};
             HeapMemory::give_back_all(eager_->caching_heaps());
-            return eager_->pages().idle()->give_up(wanted, most);
+            return eager_->pages().idle()->give_to_pool(wanted, most);
           },
           &eager) {
   shared_.observer.emit({.kind = EventKind::pool_open, .pool = id});
@@ -311,18 +311,18 @@ bool CapturePool::give_back_pages(bool if_useful) {
   return give_back_pages_locked();
 }
 
-Result<Bytes> CapturePool::give_to_device(Bytes wanted) {
+Result<Bytes> CapturePool::give_to_driver(Bytes wanted) {
   const MutexLock lock(mutex_);
   if (capture_) return 0_B;
   graphs_.let_go(/*waits=*/true);
   give_back_cached();
-  return pages().idle()->give_to_device(wanted);
+  return pages().idle()->give_to_driver(wanted);
 }
 
-Result<Bytes> CapturePool::try_give_to_device(Bytes wanted) {
+Result<Bytes> CapturePool::try_give_to_driver(Bytes wanted) {
   if (shares_pages() || !mutex_.try_lock()) return 0_B;
   const auto idle = pages().idle(std::try_to_lock);
-  Result<Bytes> gone = capture_ || !idle ? 0_B : idle->give_to_device(wanted);
+  Result<Bytes> gone = capture_ || !idle ? 0_B : idle->give_to_driver(wanted);
   mutex_.unlock();
   return gone;
 }
@@ -345,7 +345,7 @@ std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
   if (!capture_) {
     graphs_.let_go(/*waits=*/false);
     const auto idle = pages().idle(std::try_to_lock);
-    if (idle) spare = idle->give_up(wanted);
+    if (idle) spare = idle->give_to_pool(wanted);
     more = !idle || idle->any() || graphs_.lingers();
   }
   mutex_.unlock();
@@ -357,12 +357,13 @@ bool CapturePool::give_back_pages_locked() {
   graphs_.let_go(/*waits=*/true);
   give_back_cached();
   if (!shares_pages()) {
-    const Result<Bytes> gone = pages().idle()->give_to_device(PageHeap::kUnlimited);
+    const Result<Bytes> gone = pages().idle()->give_to_driver(PageHeap::kUnlimited);
     return gone && *gone > 0_B;
   }
-  const std::vector<PageHeap::UnmappedPage> idle = pages().idle()->give_up(PageHeap::kUnlimited);
+  const std::vector<PageHeap::UnmappedPage> idle =
+      pages().idle()->give_to_pool(PageHeap::kUnlimited);
   if (idle.empty()) return false;
-  eager_->pages().idle()->take_in(idle);
+  eager_->pages().idle()->take_from_pool(idle);
   return true;
 }
 

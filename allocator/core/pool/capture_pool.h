@@ -110,9 +110,9 @@ class CapturePool final : private OnPoolEvents,
   // kind; `if_useful`: of another kind only if the pool is closed. Returns whether there were any.
   bool give_back_pages(bool if_useful = false);
   // Idle memory goes to the driver until `wanted` bytes went: nothing while it is captured into.
-  Result<Bytes> give_to_device(Bytes wanted);
-  // give_to_device() of a pool that shares no pages, and that no other thread is at work in.
-  Result<Bytes> try_give_to_device(Bytes wanted);
+  Result<Bytes> give_to_driver(Bytes wanted);
+  // give_to_driver() of a pool that shares no pages, and that no other thread is at work in.
+  Result<Bytes> try_give_to_driver(Bytes wanted);
   // Idle pages for the device heap, whose page lock is held: nothing, if another thread is at work.
   // The pool was taken from SparingPools; it enters itself again if more may go later.
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);

@@ -44,12 +44,12 @@ bool PageExchange::call_in() {
 
 Result<Bytes> PageExchange::give_to_driver(Bytes wanted, const CapturePool* requester) {
   const bool requester_shares = requester == nullptr || requester->shares_pages();
-  Result<Bytes> gone = requester_shares ? 0_B : pools_.own().pages().idle()->give_to_device(wanted);
+  Result<Bytes> gone = requester_shares ? 0_B : pools_.own().pages().idle()->give_to_driver(wanted);
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
     const Bytes so_far = gone ? *gone : 0_B;
     if (so_far >= wanted) break;
     if (pool.get() == requester) continue;
-    gone = sum(std::move(gone), pool->give_to_device(wanted - so_far));
+    gone = sum(std::move(gone), pool->give_to_driver(wanted - so_far));
   }
   return gone;
 }
@@ -99,7 +99,7 @@ Result<Bytes> PageExchange::trim(Bytes keep, Trim how) {
     if (Status waited = wait_for_idle_pages(); !waited) return std::move(waited).error();
   }
   const auto excess = [&] { return budget_.held() - std::min(budget_.held(), keep); };
-  Result<Bytes> own = pools_.own().pages().idle()->give_to_device(excess());
+  Result<Bytes> own = pools_.own().pages().idle()->give_to_driver(excess());
   Result<Bytes> of_pools = give_to_driver(excess(), nullptr);
   pools_.own().pages().idle()->forget_if_empty(/*complete=*/true);
   for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) pool->tidy();
@@ -122,7 +122,7 @@ void PageExchange::keep_to_limit() {
   own.idle()->keep_to_limit();
   if (const Bytes excess = budget_.excess(); excess > 0_B) {
     const std::vector<UnmappedPage> spare = pools_.spare(excess);
-    own.idle()->take_in(spare);
+    own.idle()->take_from_pool(spare);
   }
   if (budget_.excess() > 0_B) pools_.keep_to_limit();
 }

@@ -109,7 +109,7 @@ void Pools::keep_to_limit() {
   if (!lock.owns_lock()) return;
   for (const auto& [id, pool] : graph_pools_) {
     const Bytes excess = shared_.budget.excess();
-    if (excess > 0_B) (void)pool->try_give_to_device(excess);
+    if (excess > 0_B) (void)pool->try_give_to_driver(excess);
   }
 }
 

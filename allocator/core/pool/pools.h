@@ -81,7 +81,9 @@ class Pools {
   // No pool is opened or dropped while the lock is held.
   std::shared_lock<std::shared_mutex> hold() const { return std::shared_lock(mutex_); }
   // With the lock held.
-  const std::map<std::uint64_t, std::shared_ptr<CapturePool>>& held() const { return graph_pools_; }
+  const std::map<std::uint64_t, std::shared_ptr<CapturePool>>& graph_pools_held() const {
+    return graph_pools_;
+  }
 
  private:
   Result<bool> free_now(StreamHeap& heap, Address block, StreamHeap::Gone gone);

@@ -282,7 +282,7 @@ bool TagSleep::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
   Bytes gone;
   for (const auto& pool : pools_.all()) {
     if (gone >= wanted) break;
-    if (const Result<Bytes> more = pool->pages().idle()->give_to_device(wanted - gone))
+    if (const Result<Bytes> more = pool->pages().idle()->give_to_driver(wanted - gone))
       gone += *more;
   }
   return gone > 0_B;
