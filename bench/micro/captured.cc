@@ -4,7 +4,6 @@
 // is allocated for it, and freed once eight more were. The time is that of one operation.
 #include <chrono>
 #include <deque>
-#include <utility>
 
 #include "bench/micro/micro.h"
 #include "weir/config.h"
@@ -69,11 +68,12 @@ void captured(benchmark::State& state, const Context& context, Trust trust, Memo
 
 void add_captured(const Context& context) {
   const std::string name = std::string("captured/") + context.name + "/heap/";
-  for (const auto& [of, memory] : {std::pair{"no_request", Memory::the_same},
-                                   std::pair{"asked", Memory::the_same_and_asked}}) {
+  const auto bare = [&](const char* of, Memory memory) {
     add_rounds(context, name + of, kRounds,
                [=](benchmark::State& state) { captured(state, context, Trust::told, memory); });
-  }
+  };
+  bare("no_request", Memory::the_same);
+  bare("asked", Memory::the_same_and_asked);
   for (const Trust trust : {Trust::told, Trust::context}) {
     add_rounds(context, name + std::string(name_of(trust)), kRounds, [=](benchmark::State& state) {
       captured(state, context, trust, Memory::requested);
