@@ -220,16 +220,6 @@ Allocator::Allocator(std::vector<std::unique_ptr<Device>> devices, Config config
   impl_->add(std::move(devices));
 }
 
-Allocator::Allocator(std::unique_ptr<Device> device, Config config)
-    : impl_(std::make_unique<Impl>(std::move(config))) {
-  if (device == nullptr) {
-    throw Exception(ErrorCode::invalid_argument, "Allocator: the device is null");
-  }
-  std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::move(device));
-  impl_->add(std::move(devices));
-}
-
 Allocator::Allocator(Device& device, Config config)
     : impl_(std::make_unique<Impl>(std::move(config))) {
   impl_->add(device);
@@ -266,10 +256,6 @@ void* Allocator::allocate(Bytes bytes, void* stream, const AllocateOptions& opti
 
 void Allocator::report_failure(const Error& error, int device) {
   impl_->slot(device).recordings().after_failure(error);
-}
-
-Buffer Allocator::make_buffer(Bytes bytes, void* stream, int device) {
-  return Buffer(*this, allocate(bytes, stream, device), bytes);
 }
 
 Buffer Allocator::make_buffer(Bytes bytes, void* stream, const AllocateOptions& options) {
@@ -331,10 +317,6 @@ void Allocator::set_limit(Bytes limit, int device) {
   slot.checked_after("set_limit");
 }
 
-void Allocator::on_out_of_memory(std::function<void(Bytes)> callback, int device) {
-  impl_->slot(device).heap().on_out_of_memory(std::move(callback));
-}
-
 Statistics Allocator::statistics(int device) const {
   DeviceSlot* const slot = impl_->open_slot(device);
   return slot != nullptr ? slot->heap().statistics() : Statistics{};
@@ -392,24 +374,6 @@ std::vector<TagInfo> Allocator::tags(int device) const {
   return slot != nullptr ? slot->heap().tags().list() : std::vector<TagInfo>{};
 }
 
-void Allocator::set_contents(const std::string& tag, SleepContents contents, int device) {
-  raise_unless_ok(impl_->slot(device).heap().tags().set_contents(tag, contents));
-}
-
-void Allocator::declare_changed(const std::string& tag, int device) {
-  raise_unless_ok(impl_->slot(device).heap().tags().declare_changed(tag));
-}
-
-std::uint64_t Allocator::hold(const void* block, const std::string& holder) {
-  return value_or_raise(impl_->owner_or_raise(block, "hold").heap().tags().hold(block, holder));
-}
-
-void Allocator::release_hold(const void* block, std::uint64_t hold) {
-  if (DeviceSlot* const slot = impl_->owner(block)) slot->heap().tags().release_hold(hold);
-}
-
-Residue Allocator::residue(int device) const { return impl_->slot(device).heap().tags().residue(); }
-
 std::vector<std::string> Allocator::validate() const {
   std::vector<std::string> broken;
   impl_->for_each_open([&](DeviceSlot& slot) {
@@ -422,5 +386,8 @@ int Allocator::device_count() const { return impl_->size(); }
 const Config& Allocator::config() const { return impl_->config(); }
 Device& Allocator::device(int device) { return impl_->slot(device).device(); }
 DeviceHeap& Allocator::heap(int device) { return impl_->slot(device).heap(); }
+DeviceHeap& Allocator::heap_of(const void* block) {
+  return impl_->owner_or_raise(block, "heap_of").heap();
+}
 
 }  // namespace weir

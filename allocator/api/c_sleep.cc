@@ -146,13 +146,15 @@ weir_status_t weir_tag_list(weir_allocator_t* allocator, int32_t device, char* n
 weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, const char* tag,
                                 int32_t contents) {
   return guarded_on(allocator, [&](weir::Allocator& weir) {
-    weir.set_contents(&given(tag, "tag"), contents_of(contents), device);
+    weir::c::check(
+        weir.heap(device).tags().set_contents(&given(tag, "tag"), contents_of(contents)));
   });
 }
 
 weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag) {
-  return guarded_on(
-      allocator, [&](weir::Allocator& weir) { weir.declare_changed(&given(tag, "tag"), device); });
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    weir::c::check(weir.heap(device).tags().declare_changed(&given(tag, "tag")));
+  });
 }
 
 weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, const void* pointer,
@@ -192,18 +194,20 @@ void weir_tag_end(weir_tag_scope_t* scope) { delete scope; }
 weir_status_t weir_hold(weir_allocator_t* allocator, void* block, const char* holder,
                         uint64_t* hold) {
   return guarded_on(allocator, [&](weir::Allocator& weir) {
-    given(hold, "hold") = weir.hold(block, &given(holder, "holder"));
+    given(hold, "hold") =
+        weir::c::value_of(weir.heap_of(block).tags().hold(block, &given(holder, "holder")));
   });
 }
 
 weir_status_t weir_release_hold(weir_allocator_t* allocator, void* block, uint64_t hold) {
-  return guarded_on(allocator, [&](weir::Allocator& weir) { weir.release_hold(block, hold); });
+  return guarded_on(allocator,
+                    [&](weir::Allocator& weir) { weir.heap_of(block).tags().release_hold(hold); });
 }
 
 weir_status_t weir_residue(weir_allocator_t* allocator, int32_t device, weir_residue_t* residue) {
   return guarded_on(allocator, [&](weir::Allocator& weir) {
     given(residue, "residue");
-    const weir::Residue made = weir.residue(device);
+    const weir::Residue made = weir.heap(device).tags().residue();
     weir_residue_t c = WEIR_RESIDUE_INIT;
     c.device_bytes = made.device.count;
     c.free_bytes = made.free.count;

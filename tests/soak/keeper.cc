@@ -34,7 +34,7 @@ void Keeper::step() {
     case 7:
       return void(world_.heap().free_bytes_used_by(world_.streams));
     case 8:
-      return void(world_.allocator.residue(0));
+      return void(world_.allocator.heap(0).tags().residue());
     case 9:
       return world_.allocator.mark("soak");
     case 10:
@@ -55,7 +55,7 @@ void Keeper::sleep_all() {
   world_.allocator.set_limit(0_B, 0);
   // Blocks were written since an immutable tag was copied.
   for (const TagInfo& tag : world_.allocator.tags(0)) {
-    world_.allocator.declare_changed(tag.tag, 0);
+    (void)world_.allocator.heap(0).tags().declare_changed(tag.tag);
   }
   SleepOptions options;
   options.keep = true;  // plain memory stays

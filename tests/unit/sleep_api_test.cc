@@ -80,12 +80,12 @@ TEST_F(SleepApi, SleepingMemoryIsAnExceptionWithItsCode) {
   }
   EXPECT_EQ(allocator_.wake().copied, 40_MiB);
   EXPECT_EQ(state("cache"), TagState::awake);
-  const std::uint64_t hold = allocator_.hold(block, "a library");
+  const std::uint64_t hold = allocator_.heap_of(block).tags().hold(block, "a library").value();
   EXPECT_THROW((void)allocator_.sleep(), Exception);
-  EXPECT_EQ(allocator_.residue().held.size(), 1u);
-  allocator_.release_hold(block, hold);
+  EXPECT_EQ(allocator_.heap().tags().residue().held.size(), 1u);
+  allocator_.heap_of(block).tags().release_hold(hold);
   (void)allocator_.sleep({.contents = SleepContents::discard});
-  EXPECT_EQ(allocator_.residue().weir, 0_B);
+  EXPECT_EQ(allocator_.heap().tags().residue().weir, 0_B);
   (void)allocator_.wake();
   allocator_.deallocate(block);
   EXPECT_TRUE(allocator_.validate().empty());

@@ -83,7 +83,6 @@ class Allocator {
   // On devices of the caller's, device 0 first; `config.device` has no meaning then. A device that
   // is given by reference must outlive the allocator.
   explicit Allocator(std::vector<std::unique_ptr<Device>> devices, Config config = {});
-  explicit Allocator(std::unique_ptr<Device> device, Config config = {});
   explicit Allocator(Device& device, Config config = {});
   // Waits for no work: the caller has synchronised whatever still uses the memory.
   ~Allocator();
@@ -97,8 +96,7 @@ class Allocator {
   // Zero bytes: null. The address is a multiple of 512.
   void* allocate(Bytes bytes, void* stream, int device = kCurrentDevice);
   void* allocate(Bytes bytes, void* stream, const AllocateOptions& options);
-  Buffer make_buffer(Bytes bytes, void* stream, int device = kCurrentDevice);
-  Buffer make_buffer(Bytes bytes, void* stream, const AllocateOptions& options);
+  Buffer make_buffer(Bytes bytes, void* stream, const AllocateOptions& options = {});
 
   // "Work queued so far on `stream` uses these blocks." One event for all of them.
   void fence(std::span<void* const> blocks, void* stream);
@@ -123,10 +121,6 @@ class Allocator {
   // deallocate() after that use is over; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
-  // Called, with no lock held, when `device` ran out of memory, before the last try. An exception
-  // that the callback throws passes through allocate().
-  void on_out_of_memory(std::function<void(Bytes requested)> callback, int device = kCurrentDevice);
-
   // statistics(), snapshot() and tags() of a device that was not used yet open nothing, and return
   // zeros.
   Statistics statistics(int device = kCurrentDevice) const;
@@ -148,7 +142,7 @@ class Allocator {
   void mark(std::string_view text);
 
   // Sleep: the memory of tags goes back to the device, and is had again at the same addresses
-  // (HeapTags::sleep(), docs/sleep.md).
+  // (docs/sleep.md). Contents, holds and the residue: heap().tags().
   SleepReport sleep(const SleepOptions& options = {}, int device = kCurrentDevice);
   SleepReport wake(const WakeOptions& options = {}, int device = kCurrentDevice);
   // While it lives, requests for memory of the device are of the tag. Scopes may be nested: the
@@ -156,13 +150,6 @@ class Allocator {
   PoolBinding tag(const std::string& name, TagThreads threads = TagThreads::own,
                   int device = kCurrentDevice);
   std::vector<TagInfo> tags(int device = kCurrentDevice) const;
-  void set_contents(const std::string& tag, SleepContents contents, int device = kCurrentDevice);
-  void declare_changed(const std::string& tag, int device = kCurrentDevice);
-  // `holder`, such as another process, uses the block's memory, so that its tag can't sleep until
-  // release_hold(), which must come before the block is deallocated. Returns the hold's number.
-  std::uint64_t hold(const void* block, const std::string& holder);
-  void release_hold(const void* block, std::uint64_t hold);
-  Residue residue(int device = kCurrentDevice) const;
 
   // Every invariant that is broken, on any device; none: sound.
   std::vector<std::string> validate() const;
@@ -173,6 +160,8 @@ class Allocator {
   // The parts below, for what is not here. They live as long as the allocator.
   Device& device(int device = kCurrentDevice);
   DeviceHeap& heap(int device = kCurrentDevice);
+  // That gave out the block. Exception (unknown_pointer): none did.
+  DeviceHeap& heap_of(const void* block);
   // For programs that ask heap() for memory: it failed with `error`. Logs running out of memory,
   // and writes what WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING say, as allocate() does by itself.
   void report_failure(const Error& error, int device = kCurrentDevice);

@@ -71,7 +71,7 @@ class MemoryResource {
   // For work on any stream: waits, on the host, until nothing uses the memory any more.
   void* allocate_sync(std::size_t bytes, std::size_t alignment = kAlignment) {
     check_alignment(alignment);
-    Buffer buffer = allocator_->make_buffer(Bytes{bytes}, nullptr, device_);
+    Buffer buffer = allocator_->make_buffer(Bytes{bytes}, nullptr, {.device = device_});
     if (buffer) wait_for_default_stream();
     return buffer.release();
   }
