@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that a review of the core demonstrated, each as a test: captures that the heap was not
-// told of, frees beside captures, streams that are others in each thread, waits that were not
-// counted.
+// Faults that a review of the core demonstrated, or that were planted in it, each as a test:
+// captures that the heap was not told of, frees beside captures, streams that are others in each
+// thread, waits that were not counted, pages lost on an error, what a pool says after its pages.
 #include <gtest/gtest.h>
 
 #include "tests/unit/core_heap_fixture.h"
@@ -142,6 +142,52 @@ TEST_F(CoreFaults, AMappingThatTheDriverDidNotTakeBackIsTriedAgain) {
   EXPECT_EQ(device_.live().mappings, 0u);
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   free(heap_, allocate(heap_, kBlock, a_));
+}
+
+// The pages that could not be mapped are held, and no others can be created beside them.
+TEST_F(CoreFaults, PagesThatAreHeldAreNotLostWhereMoreCantBeHad) {
+  device_.fail(DeviceCall::map, 1);
+  EXPECT_FALSE(heap_.allocate(kBlock, a_).ok());
+  const Bytes held{heap_.statistics().reserved_bytes.current};
+  EXPECT_GE(held, kBlock);
+  device_.fail(DeviceCall::create, 1);
+  EXPECT_FALSE(heap_.allocate(kBlock * 4, a_).ok());
+  EXPECT_EQ(Bytes{heap_.statistics().reserved_bytes.current}, held);
+  free(heap_, allocate(heap_, kBlock, a_));
+  EXPECT_EQ(Bytes{heap_.statistics().reserved_bytes.current}, held) << "they serve";
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+// The host waits for the recorded stream too, before the capture begins.
+TEST_F(CoreFaults, ACaptureHasTheMemoryThatARecordedStreamUsed) {
+  GraphPool pool(heap_);
+  Result<PoolBinding> warm_up = pool.warm_up(a_);
+  ASSERT_TRUE(warm_up.ok());
+  void* const x = allocate(heap_, kBlock, a_);
+  write(a_, x, kBlock);
+  ASSERT_TRUE(heap_.record_stream(x, b_).ok());
+  write_after(b_, a_, x, kBlock, 10_ms);
+  free(heap_, x);
+  warm_up->close();
+  Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  EXPECT_GE(device_.now(), 10_ms);
+  void* const y = allocate(heap_, kBlock, a_);
+  EXPECT_EQ(y, x);
+  free(heap_, y);
+  EXPECT_TRUE(capture->end().ok());
+}
+
+TEST_F(CoreFaults, ThePeakOfAPoolIsKnownAfterItsPagesAreGone) {
+  GraphPool pool(heap_);
+  Result<PoolBinding> warm_up = pool.warm_up(a_);
+  ASSERT_TRUE(warm_up.ok());
+  free(heap_, allocate(heap_, kBlock, a_));
+  warm_up->close();
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
+  EXPECT_EQ(pool.statistics().peak_reserved_bytes, kBlock);
 }
 
 }  // namespace

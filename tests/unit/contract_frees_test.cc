@@ -71,6 +71,42 @@ TEST_F(UntoldFrees, ABlockIsUsedAfterTheCaptureThatItWasRecordedIn) {
   close(pool);
 }
 
+// Its free waits for the end of the capture, whatever else has frees made that are due.
+TEST_F(UntoldFrees, ABlockThatACaptureUsesIsNotFreedBeforeItsEnd) {
+  void* const x = written(kBlock, t_);
+  host_wait(t_);
+  GraphPool* pool = open_pool();
+  Captured captured = capture(*pool, s_, [&] {
+    EXPECT_TRUE(heap_.fence(x, s_).ok());
+    read(x, kBlock, s_);
+    free(x);
+    { const PoolBinding another = warm_up(*open_pool(), m_); }
+    EXPECT_TRUE(heap_.trim().ok());
+    EXPECT_TRUE(heap_.find(x).has_value()) << "the capture goes on";
+    return nullptr;
+  });
+  free(written(1_MiB, t_));
+  EXPECT_FALSE(heap_.find(x).has_value());
+  drop(captured, *pool);
+  close(pool);
+}
+
+// The driver knows no such stream any more, so it can't be asked whether that is captured.
+TEST_F(UntoldFrees, ABlockOfARetiredStreamIsFreedWhileAnotherStreamIsCaptured) {
+  const Stream gone = device_.new_stream();
+  void* const x = written(kBlock, gone);
+  EXPECT_TRUE(heap_.retire(gone).ok());
+  EXPECT_TRUE(device_.destroy_stream(gone).ok());
+  GraphPool* pool = open_pool();
+  Captured captured = capture(*pool, s_, [&] {
+    free(x);
+    EXPECT_FALSE(heap_.find(x).has_value());
+    return nullptr;
+  });
+  drop(captured, *pool);
+  close(pool);
+}
+
 // No event can be had, neither of the stream nor of the context: for a while.
 TEST_F(UntoldFrees, ABlockThatCantBeFencedIsFreedByALaterRequest) {
   void* const x = written(kBlock, s_);

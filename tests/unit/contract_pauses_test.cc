@@ -142,6 +142,27 @@ TEST_F(PausedCaptures, ABlockThatIsFreedInThePauseServesTheSecondHalf) {
   forget(executable, *pool);
 }
 
+// Not a block of the pool's: its free waits for the end of the capture.
+TEST_F(PausedCaptures, ABlockThatTheCaptureUsesIsNotFreedInThePause) {
+  void* const x = written(kBlock, t_);
+  host_wait(t_);
+  GraphPool* const pool = open_pool();
+  PoolBinding binding = announce(*pool, s_);
+  begin(s_);
+  EXPECT_TRUE(heap_.fence(x, s_).ok());
+  read(x, kBlock, s_);
+  free(x);
+  binding.close();
+  free(written(1_MiB, m_));
+  EXPECT_TRUE(heap_.find(x).has_value()) << "the capture goes on";
+  binding = announce(*pool, s_);
+  const ExecutableHandle executable = end(s_);
+  binding.close();
+  free(written(1_MiB, m_));
+  EXPECT_FALSE(heap_.find(x).has_value());
+  forget(executable, *pool);
+}
+
 TEST_F(PausedCaptures, APauseEndsNoEventsOfTheContext) {
   GraphPool* const pool = open_pool();
   PoolBinding binding = announce(*pool, s_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a wait of the host for all work covers: idle memory of graph pools too, and nothing that is
-// freed while the host waits.
+// freed while the host waits. And that what it waits for stays.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,8 @@ TEST_P(TrimOfPools, WaitsForNoPoolThatIsCapturedInto) {
   device_.finish();
 }
 
-// Something that another thread does while the host waits for all work of the device.
+// Something that another thread does while the host waits for all work of the device, or for an
+// event.
 class Meanwhile : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
@@ -74,8 +75,13 @@ class Meanwhile : public ForwardingDevice {
     if (const auto once = std::exchange(meanwhile, nullptr)) once();
     return waited;
   }
+  Status synchronize(EventHandle event) override {
+    if (const auto once = std::exchange(at_event, nullptr)) once();
+    return inner_.synchronize(event);
+  }
 
   std::function<void()> meanwhile;  // done once, after what the host waits for
+  std::function<void()> at_event;   // done once, as the host begins to wait
 };
 
 class DuringTheWait : public test::CoreHeap {
@@ -85,6 +91,7 @@ class DuringTheWait : public test::CoreHeap {
 
   void TearDown() override {
     EXPECT_EQ(watched_.meanwhile, nullptr) << "the host never waited";
+    EXPECT_EQ(watched_.at_event, nullptr) << "the host never waited";
     for (const Race& race : device_.races()) ADD_FAILURE() << race.describe();
   }
   void order(Stream earlier, Stream later) {
@@ -171,6 +178,22 @@ TEST_F(DuringTheWait, ABlockIsDeferredAndStaysDeferred) {
   EXPECT_THAT(heap.validate(), testing::IsEmpty());
   free(heap, beside);
   device_.finish();
+}
+
+// Another thread sees that it is complete, and gives back all events that it has no use for.
+TEST_F(DuringTheWait, TheEventThatTheHostWaitsForStays) {
+  DeviceHeap heap(watched_);
+  void* const x = allocate(heap, kBlock, a_);
+  write(a_, x, kBlock, kLong);
+  free(heap, x);
+  watched_.at_event = [&] {
+    device_.finish();
+    EXPECT_TRUE(heap.trim().ok());
+  };
+  const Result<Bytes> gone = heap.trim(0_B, Trim::waits);
+  EXPECT_TRUE(gone.ok()) << (gone.ok() ? "" : gone.error().message());
+  EXPECT_EQ(reserved(heap), 0_B);
+  EXPECT_THAT(heap.validate(), testing::IsEmpty());
 }
 
 }  // namespace
