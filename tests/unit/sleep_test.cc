@@ -213,6 +213,32 @@ TEST_F(Sleep, AnImmutableTagIsCopiedOnceAndAgainWhenItChanged) {
   free_all();
 }
 
+// The copy of a page that the sleep before left a graph's scratch out of.
+TEST_F(Sleep, AnImmutableTagIsCopiedAgainWhereMoreOfItIsKept) {
+  constexpr Bytes kPart = 512_KiB;
+  GraphPool pool(*heap_, {.tag = "graphs"});
+  CaptureScope capture = ok(CaptureScope::begin(pool, a_));
+  void* const output = ok(heap_->allocate(kPart, a_));
+  void* const scratch = ok(heap_->allocate(kPart, a_));
+  EXPECT_TRUE(device_.launch(a_, Writes(scratch, kPart), 10_us).ok());
+  ok(heap_->deallocate(scratch));
+  Graph graph = ok(capture.end());
+  ASSERT_EQ(heap_->snapshot().pages.size(), 1u);
+  SleepOptions immutable{.tags = {"graphs"}, .contents = SleepContents::immutable};
+  immutable.graph_scratch = false;
+  EXPECT_EQ(ok(heap_->tags().sleep(immutable)).copied, kPart);
+  ok(heap_->tags().wake());
+  ok(graph.launch(a_));
+  device_.finish();
+  const std::vector<SimContent> before = device_.contents(Address::of(scratch), kPart);
+  immutable.graph_scratch = true;
+  EXPECT_GE(ok(heap_->tags().sleep(immutable)).copied, kPart * 2);
+  ok(heap_->tags().wake());
+  EXPECT_EQ(device_.contents(Address::of(scratch), kPart), before);
+  ok(heap_->deallocate(output));
+  graph = Graph();
+}
+
 TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
   written(500_MiB, a_);
   ok(heap_->tags().sleep());
