@@ -262,11 +262,34 @@ class Session {
         if (!world_.heap().deallocate(*block)) complain("warm-up: a block is not freed");
       }
     }
+    if (!streams.empty()) fill_device(streams[0]);
     pools.clear();
     for (const Stream stream : streams) {
       if (!world_.heap().retire(stream)) complain("warm-up: a stream is not retired");
       if (!machine_.gpu().destroy_stream(stream)) complain("warm-up: a stream does not go");
     }
+  }
+
+  // The same of tiles, and of addresses that were used once: the device's memory in small runs, and
+  // then in stitched rows of what every second of them leaves.
+  void fill_device(Stream stream) {
+    constexpr Bytes kRun = 512_KiB, kRow = 64_MiB;
+    std::vector<void*> runs, rows;
+    const auto fill = [&](Bytes bytes, std::vector<void*>& blocks) {
+      while (blocks.size() * bytes.count < kMemory.count) {
+        const Result<void*> block = world_.heap().allocate(bytes, stream);
+        if (!block.ok()) break;
+        blocks.push_back(*block);
+      }
+    };
+    const auto free = [&](void* block) {
+      if (!world_.heap().deallocate(block)) complain("warm-up: a block is not freed");
+    };
+    fill(kRun, runs);
+    for (std::size_t i = 0; i < runs.size(); i += 2) free(runs[i]);
+    fill(kRow, rows);
+    for (std::size_t i = 1; i < runs.size(); i += 2) free(runs[i]);
+    for (void* const row : rows) free(row);
   }
 
   struct Member {
