@@ -9,7 +9,6 @@
 #include <optional>
 #include <vector>
 
-#include "comm/digest.h"
 #include "weir/comm/nccl.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
@@ -17,11 +16,18 @@
 
 namespace weir {
 
+// What was captured, for ranks to compare.
+struct CapturedOperations {
+  std::uint64_t count = 0;
+  std::uint64_t digest = 0xcbf29ce484222325;  // FNV-1a (Fowler, Noll, Vo), a word at a time
+
+  void add(const Operation& operation);
+  friend bool operator==(const CapturedOperations&, const CapturedOperations&) = default;
+};
+
 struct Captured {
   Stream forked;  // that overlapped operations of the capture run on; id 0: there are none
-  // What was captured, for ranks to compare.
-  std::uint64_t operations = 0;
-  std::uint64_t digest = kDigestStart;
+  CapturedOperations operations;
   std::weak_ptr<void> graph;  // gone once the capture has failed, or its graph is destroyed
 };
 

@@ -125,15 +125,14 @@ void read_file(const std::string& root, const std::string& path, Check& check, I
   }
 }
 
-void read_settings(const std::string& root, const EnvironmentVariables& environment,
-                   const std::string& home, Check& check) {
+void read_settings(const std::string& root, const Environment& environment, const std::string& home,
+                   Check& check) {
   InForce in_force;
   for (const auto& [name, value] : environment) {
     if (is_relevant(name)) in_force.emplace(name, Setting{name, value, "environment"});
   }
-  const auto named = environment.find("NCCL_CONF_FILE");
-  if (named != environment.end() && !named->second.empty()) {
-    const std::string& path = named->second;
+  if (const std::string* const named = value_of(environment, "NCCL_CONF_FILE")) {
+    const std::string& path = *named;
     // Below another root a relative path leads nowhere.
     if ((path.front() != '/' && !root.empty()) || !exists(root + path)) {
       check.unread.push_back({path, "there is no such file"});
@@ -163,9 +162,9 @@ bool ib_disabled(const Check& check) {
          (network != nullptr && ::strcasecmp(network->value.c_str(), "Socket") == 0);
 }
 
-void configuration_file(Check& check) {
+void look_at_files(Check& check) {
   for (const Unread& unread : check.unread) {
-    check.findings.push_back({warning, "",
+    check.findings.push_back({warning, "configuration_file",
                               unread.path + ": a configuration file that can't be read",
                               unread.why + "; NCCL goes on without it, and says nothing.",
                               "Make it readable, or correct NCCL_CONF_FILE."});
@@ -173,12 +172,12 @@ void configuration_file(Check& check) {
 }
 
 // NCCL_IB_HCA says which ports are meant to be used: then NCCL's log says what became of them.
-void rdma_port_down(Check& check) {
+void look_at_ports(Check& check) {
   if (ib_disabled(check) || check.find("NCCL_IB_HCA") != nullptr) return;
   for (const RdmaPort& port : check.ports) {
     if (port.state == "ACTIVE") continue;
     check.findings.push_back(
-        {warning, "",
+        {warning, "rdma_port_down",
          port.device + " port " + std::to_string(port.number) +
              " is not active: " + (port.state.empty() ? "its state is unknown" : port.state),
          "NCCL leaves it out; where other nodes use theirs, traffic is uneven.",
@@ -187,41 +186,24 @@ void rdma_port_down(Check& check) {
   }
 }
 
-// Weir refuses it in the environment. Where it stands in a file, Weir sets 0 in the environment,
-// which wins.
-void graph_register(Check& check) {
-  if (!is_set(check, "NCCL_GRAPH_REGISTER")) return;
-  const bool refused = check.find("NCCL_GRAPH_REGISTER")->source == "environment";
-  check.findings.push_back(
-      {refused ? error : warning, "",
-       shown(*check.find("NCCL_GRAPH_REGISTER")) +
-           ": NCCL registers the buffers of captures itself",
-       "It takes the whole physical handle under a buffer, on some ranks and not on others where "
-       "buffers straddle handles; peers keep that memory until the graph is gone. Weir's pools "
-       "move memory between addresses meanwhile.",
-       "Set NCCL_GRAPH_REGISTER=0, and register segments explicitly."});
-}
-
-// A rule adds what it finds, and depends on no other rule.
-struct Rule {
-  std::string_view id;
-  void (*look)(Check&);
-};
-constexpr Rule kRules[] = {
-    {"configuration_file", configuration_file},
-    {"rdma_port_down", rdma_port_down},
-    {"graph_register", graph_register},
-};
-
-// Rules on one variable, as NCCL reads it: zero is wrong, or one, or anything but zero.
+// A rule on one variable, as NCCL reads it: zero is wrong, or one, or anything but zero. Where a
+// setting is `refused`, load_nccl() does not work with it in the environment, which is an error;
+// from a file it is none, as load_nccl() sets another value in the environment, which wins.
 struct SettingRule {
   std::string_view id, variable;
   enum class Wrong { zero, one, not_zero } wrong;
   Severity severity;
   const char *what, *why, *remedy;
+  bool refused = false;
 };
 using enum SettingRule::Wrong;
 constexpr SettingRule kSettingRules[] = {
+    {"graph_register", "NCCL_GRAPH_REGISTER", not_zero, warning,
+     "NCCL registers the buffers of captures itself",
+     "It takes the whole physical handle under a buffer, on some ranks and not on others where "
+     "buffers straddle handles; peers keep that memory until the graph is gone. Weir's pools "
+     "move memory between addresses meanwhile.",
+     "Set NCCL_GRAPH_REGISTER=0, and register segments explicitly.", true},
     {"cumem_disabled", "NCCL_CUMEM_ENABLE", zero, warning, "memory is shared by cudaIpc calls",
      "They are not legal in a capture, and segments of Weir's can't be registered.",
      "Leave it out."},
@@ -257,16 +239,14 @@ bool is_wrong(const SettingRule& rule, const Check& check) {
 }
 
 void examine(Check& check) {
-  for (const Rule& rule : kRules) {
-    const std::size_t before = check.findings.size();
-    rule.look(check);
-    for (std::size_t i = before; i < check.findings.size(); ++i) check.findings[i].id = rule.id;
-  }
+  look_at_files(check);
+  look_at_ports(check);
   for (const SettingRule& rule : kSettingRules) {
     if (!is_wrong(rule, check)) continue;
-    check.findings.push_back({rule.severity, std::string(rule.id),
-                              shown(*check.find(rule.variable)) + ": " + rule.what, rule.why,
-                              rule.remedy});
+    const Setting& setting = *check.find(rule.variable);
+    const bool fails = rule.refused && setting.source == "environment";
+    check.findings.push_back({fails ? error : rule.severity, std::string(rule.id),
+                              shown(setting) + ": " + rule.what, rule.why, rule.remedy});
   }
   std::stable_sort(check.findings.begin(), check.findings.end(),
                    [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
@@ -281,28 +261,9 @@ std::string line(std::string text) {
 
 }  // namespace
 
-std::vector<std::string_view> rule_ids() {
-  std::vector<std::string_view> ids;
-  for (const Rule& rule : kRules) ids.push_back(rule.id);
-  for (const SettingRule& rule : kSettingRules) ids.push_back(rule.id);
-  return ids;
-}
-
 std::string_view name_of(Severity severity) {
   constexpr std::string_view kNames[] = {"error", "warning", "note"};
   return kNames[static_cast<int>(severity)];
-}
-
-EnvironmentVariables environment_of(const char* const* entries) {
-  EnvironmentVariables environment;
-  for (; entries != nullptr && *entries != nullptr; ++entries) {
-    const std::string entry = *entries;
-    const std::size_t equals = entry.find('=');
-    if (equals != std::string::npos) {
-      environment.emplace(entry.substr(0, equals), entry.substr(equals + 1));
-    }
-  }
-  return environment;
 }
 
 const Setting* Check::find(std::string_view name) const {
@@ -322,7 +283,7 @@ bool Check::has_error() const {
                      [](const Finding& finding) { return finding.severity == error; });
 }
 
-Check check_machine(const std::string& root, const EnvironmentVariables& environment,
+Check check_machine(const std::string& root, const Environment& environment,
                     const std::string& home) {
   const std::string folder = root.substr(0, root.find_last_not_of('/') + 1);  // this one's: ""
   Check check;

@@ -77,7 +77,7 @@ void CommState::fail(const Error& why) {
   {
     const std::lock_guard lock(state_mutex_);
     if (failure_ || closed_) return;
-    failure_ = error(why.code(), why.message());
+    failure_ = error(why);
     ended_.store(true, std::memory_order_release);
     control = control_;
   }
@@ -97,21 +97,6 @@ Status CommState::launched(Stream stream) {
   return status();
 }
 
-std::shared_ptr<RegisteredMemory> CommState::add_memory(Bytes segment) {
-  const std::lock_guard lock(memories_mutex_);
-  has_memories_.store(true, std::memory_order_release);
-  memories_.push_back(std::make_shared<RegisteredMemory>(*this, ++last_memory_, segment));
-  return memories_.back();
-}
-
-void CommState::remove_memory(const RegisteredMemory* memory) {
-  {
-    const std::lock_guard lock(memories_mutex_);
-    std::erase_if(memories_, [&](const auto& each) { return each.get() == memory; });
-  }
-  user_gone();
-}
-
 std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function<Status()> call) {
   BoundedCall made([state = shared_from_this(), call = std::move(call)] { return call(); });
   std::optional<Status> ended = made.wait(host_timeout);
@@ -121,12 +106,20 @@ std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function
   return {};
 }
 
-Status CommState::finish(Stream stream) {
-  return finish_in_time([this, stream] { return host_wait(context.device, stream); });
+Status CommState::await_graphs() const {
+  if (soon([this] { return graphs->load() == 0; })) return {};
+  return error(ErrorCode::invalid_argument,
+               std::to_string(graphs->load()) +
+                   " graphs that captured its operations, or their launches, are alive, and NCCL "
+                   "would wait for them for ever: destroy them first");
 }
 
-Status CommState::finish_in_time(std::function<Status()> wait) {
-  std::optional<Status> ended = in_time(options.host_timeout, std::move(wait));
+Status CommState::finish(std::optional<Stream> stream) {
+  std::optional<Status> ended = in_time(options.host_timeout, [this, stream] {
+    Status done = watchdog_.synchronize();
+    if (done && stream) done = host_wait(context.device, *stream);
+    return done;
+  });
   if (ended) return *std::move(ended);
   const std::string open = watchdog_.first_open();
   return Error(ErrorCode::device,
@@ -146,18 +139,9 @@ void CommState::await_late() {
 }
 
 Status CommState::close() {
-  if (!soon([this] { return graphs->load() == 0; })) {
-    return error(ErrorCode::invalid_argument,
-                 std::to_string(graphs->load()) +
-                     " graphs that captured its operations, or their launches, are alive, and NCCL "
-                     "would wait for them for ever: destroy them first");
-  }
-  {
-    const std::lock_guard lock(memories_mutex_);
-    if (!memories_.empty()) {
-      return error(ErrorCode::invalid_argument, std::to_string(memories_.size()) +
-                                                    " registered pools are open: close them first");
-    }
+  if (Status gone = await_graphs(); !gone) return gone;
+  if (registered > 0) {
+    return error(ErrorCode::invalid_argument, "registered buffers are open: close them first");
   }
   ticker_.stop();
   const std::lock_guard calls(calls_);
@@ -172,9 +156,9 @@ Status CommState::close() {
     if (first && !status) first = std::move(status);
   };
   if (!failed) {
-    if (const Status ended = finish_in_time([this] { return watchdog_.synchronize(); }); !ended) {
+    if (const Status ended = finish(); !ended) {
       fail(ended.error());  // so that what goes on is ended
-      note(error(ended.error().code(), ended.error().message()));
+      note(error(ended.error()));
     }
   }
   {
@@ -188,9 +172,7 @@ Status CommState::close() {
     std::optional<Status> destroyed =
         bounded(options.host_timeout,
                 [kept = owner, nccl = &context.nccl, each] { return nccl->destroy(each); });
-    if (destroyed && !*destroyed) {
-      destroyed = error(destroyed->error().code(), destroyed->error().message());
-    }
+    if (destroyed && !*destroyed) destroyed = error(destroyed->error());
     note(destroyed ? *std::move(destroyed)
                    : error(ErrorCode::device,
                            "NCCL did not end it in time: graphs that captured its operations, or "
@@ -209,6 +191,11 @@ void CommState::leave() {
 
 void CommState::user_gone() {
   if (left_ && graphs->load() == 0) leave();
+}
+
+void CommState::released() {
+  --registered;
+  user_gone();
 }
 
 }  // namespace weir

@@ -14,7 +14,6 @@
 
 #include "comm/bounded.h"
 #include "comm/captures.h"
-#include "comm/registered_memory.h"
 #include "comm/watchdog.h"
 #include "weir/comm/communicator.h"
 
@@ -73,10 +72,12 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status poll();
   void fail(const Error& error);
   Status close();
-  // The Communicator is gone. Where graphs or registered pools hold it, the last that goes calls
+  // The Communicator is gone. Where graphs or registered buffers hold it, the last that goes calls
   // user_gone(), which closes it.
   void leave();
   void user_gone();
+  // Registered buffers are gone.
+  void released();
 
   using Point = WorkPoint;
   // Runs the group after the work of `stream`: on `stream` itself, or, if `overlap`, on a
@@ -90,7 +91,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // What ranks compare of a capture, of one communicator.
   struct Entry {
     std::uint64_t group = 0;  // the communicator: the same number on its ranks alone
-    std::uint64_t ranks = 0, operations = 0, digest = 0;
+    std::uint64_t ranks = 0;
+    CapturedOperations operations;
   };
   Entry captured(std::uint64_t capture);
   // A graph with its operations was launched.
@@ -100,13 +102,11 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Errors: invalid_argument (not prepared; a rank made another call); device.
   static constexpr std::size_t kMostSaid = 440;
   Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
-  // Host-waits for what the stream holds, at most `host_timeout`. Errors: device; they do not name
-  // the communicator.
-  Status finish(Stream stream);
-
-  // Memory registered with NCCL for this communicator, in order of the calls.
-  std::shared_ptr<RegisteredMemory> add_memory(Bytes segment);
-  void remove_memory(const RegisteredMemory* memory);
+  // Errors: invalid_argument (graphs that captured its operations are alive still after 0.1 s).
+  Status await_graphs() const;
+  // Host-waits for its operations, and for what the stream holds, at most `host_timeout`. Errors:
+  // device; they do not name the communicator.
+  Status finish(std::optional<Stream> stream = {});
 
   const std::shared_ptr<void> owner;  // outlives all that follows
   const CommContext context;
@@ -114,10 +114,13 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const int ranks, rank;
   const CommunicatorOptions options;
   std::atomic<bool> prepared = false;
+  std::atomic<int> registered = 0;  // RegisteredBuffers that are open
   // Alive, that captured operations. The driver may count down after the state is gone.
   const std::shared_ptr<std::atomic<int>> graphs = std::make_shared<std::atomic<int>>(0);
 
+  // Names the communicator.
   Error error(ErrorCode code, const std::string& what) const;
+  Error error(const Error& why) const { return error(why.code(), why.message()); }
 
  private:
   // enter() makes the stream wait for earlier work; NCCL queues the operations; leave_*() fences
@@ -140,7 +143,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Captured*> join_capture(Stream stream, std::uint64_t id);
   Result<Stream> fork(Stream stream, const Entered& entered);
   void revoke(CommHandle control);  // and `handle`
-  Status finish_in_time(std::function<Status()> wait);
   void await_late();
   Status connect(Stream stream);
 
@@ -160,11 +162,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   bool closed_ = false;
   std::vector<BoundedCall> late_;  // that did not return in time
 
-  std::atomic<bool> left_ = false;          // leave() was called
-  std::atomic<bool> has_memories_ = false;  // or had
-  mutable std::mutex memories_mutex_;       // of what follows
-  std::uint64_t last_memory_ = 0;
-  std::vector<std::shared_ptr<RegisteredMemory>> memories_;
+  std::atomic<bool> left_ = false;  // leave() was called
 
   Ticker ticker_;  // looks, as poll() does; goes first
 };

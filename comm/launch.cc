@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,50 +22,27 @@ constexpr std::uint64_t kLastPort = 65535;
 constexpr const char* kNcclAddress = "NCCL_COMM_ID";
 
 // The names of the variables that say the same by each launcher, in the order in which launchers
-// are looked for. srun's count of ranks is the step's: a job's batch script has a rank and
-// SLURM_NTASKS too, though it runs once.
+// are looked for; and how to have all three set. srun's count of ranks is the step's: a job's batch
+// script has a rank and SLURM_NTASKS too, though it runs once.
 struct Launcher {
   std::string_view name;
   std::array<std::string_view, 3> variables;  // rank, ranks, local rank
-  std::string_view start;                     // how to have them set: a remedy
+  std::string_view remedy;
 };
 constexpr std::array<Launcher, 5> kLaunchers{{
     {"Weir's variables", {"WEIR_RANK", "WEIR_WORLD_SIZE", "WEIR_LOCAL_RANK"}, "set all three"},
-    {"torchrun",
-     {"RANK", "WORLD_SIZE", "LOCAL_RANK"},
-     "start with torchrun --no-python, which sets all three"},
+    {"torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK"}, "start with torchrun --no-python"},
     {"Open MPI",
      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-     "start with mpirun, which sets all three"},
-    {"Hydra (MPICH)",
-     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-     "start with mpiexec.hydra, which sets all three"},
-    {"srun",
-     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
-     "start with srun, which sets all three"},
+     "start with mpirun"},
+    {"Hydra (MPICH)", {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}, "start with mpiexec.hydra"},
+    {"srun", {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"}, "start with srun"},
 }};
-
-class ProcessEnvironment final : public Environment {
- public:
-  std::optional<std::string> get(const std::string& name) const override {
-    const char* value = std::getenv(name.c_str());
-    if (value == nullptr || *value == '\0') return {};
-    return value;
-  }
-  void set(const std::string& name, const std::string& value) override {
-    ::setenv(name.c_str(), value.c_str(), 1);
-  }
-  void unset(const std::string& name) override { ::unsetenv(name.c_str()); }
-};
 
 Error wrong(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
 
 std::string shown(std::string_view name, std::string_view value) {
   return fmt::format("{}=\"{}\"", name, value);
-}
-
-std::optional<std::string> get(const Environment& environment, std::string_view name) {
-  return environment.get(std::string(name));
 }
 
 // "host:port", "[v6 address]:port".
@@ -85,15 +64,16 @@ Result<const Launcher*> choose(const Environment& environment) {
   for (const Launcher& launcher : kLaunchers) {
     std::vector<std::string> set, missing;
     for (const std::string_view name : launcher.variables) {
-      const auto value = get(environment, name);
+      const std::string* const value = value_of(environment, name);
       (value ? set : missing).push_back(value ? shown(name, *value) : std::string(name));
     }
     if (missing.empty() && chosen == nullptr) chosen = &launcher;
-    const bool is_step = launcher.name != "srun" || get(environment, launcher.variables[1]);
+    const bool is_step =
+        launcher.name != "srun" || value_of(environment, launcher.variables[1]) != nullptr;
     if (missing.empty() || set.empty() || !is_step || half_set) continue;
     half_set = wrong(fmt::format("{} of {} set, and {} not: {}, or unset what is set",
                                  fmt::join(set, ", "), launcher.name, fmt::join(missing, ", "),
-                                 launcher.start));
+                                 launcher.remedy));
     if (&launcher == &kLaunchers.front()) return *half_set;
   }
   if (chosen == nullptr && half_set) return *half_set;
@@ -108,20 +88,21 @@ Status find_address(const Environment& environment, Launch& launch) {
     return Status();
   };
   // NCCL itself follows it, whatever else is said.
-  if (const auto address = environment.get(kNcclAddress)) return set(*address, kNcclAddress);
-  if (const auto meet = environment.get("WEIR_MEET")) {
+  if (const auto* address = value_of(environment, kNcclAddress)) return set(*address, kNcclAddress);
+  if (const auto* meet = value_of(environment, "WEIR_MEET")) {
     if (is_address(*meet)) return set(*meet, "WEIR_MEET");
     return wrong(shown("WEIR_MEET", *meet) +
                  " is not host:port, with a port of rank 0's host that nobody else uses");
   }
-  const auto host = environment.get("MASTER_ADDR");
-  if (!host) {
+  const std::string* const host = value_of(environment, "MASTER_ADDR");
+  if (host == nullptr) {
     return wrong(
         fmt::format("WEIR_MEET is not set, and {} does not say where rank 0 is: set it, "
                     "on every rank, to host:port of rank 0",
                     launch.launcher));
   }
-  const std::string port = environment.get("MASTER_PORT").value_or("");
+  const std::string* const set_port = value_of(environment, "MASTER_PORT");
+  const std::string port = set_port != nullptr ? *set_port : "";
   const std::uint64_t number = whole_number(port, kLastPort - 1).value_or(0);
   if (number == 0) {
     return wrong(shown("MASTER_PORT", port) +
@@ -135,9 +116,19 @@ Status find_address(const Environment& environment, Launch& launch) {
 
 }  // namespace
 
-Environment& process_environment() {
-  static ProcessEnvironment environment;
+Environment process_environment() {
+  Environment environment;
+  for (const char* const* entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != text.npos) environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
   return environment;
+}
+
+const std::string* value_of(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() || found->second.empty() ? nullptr : &found->second;
 }
 
 bool is_of_a_launch(std::string_view variable) {
@@ -150,26 +141,27 @@ bool is_of_a_launch(std::string_view variable) {
 }
 
 Result<Launch> find_launch(const Environment& environment) {
-  if (const auto address = environment.get(kNcclAddress); address && !is_address(*address)) {
+  if (const auto* address = value_of(environment, kNcclAddress);
+      address != nullptr && !is_address(*address)) {
     return wrong(shown(kNcclAddress, *address) +
                  " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
   }
   const Result<const Launcher*> chosen = choose(environment);
   if (!chosen) return chosen.error();
   if (*chosen == nullptr) {
-    const auto meet = environment.get("WEIR_MEET");
-    if (!meet) return Launch{};
+    const std::string* const meet = value_of(environment, "WEIR_MEET");
+    if (meet == nullptr) return Launch{};
     return wrong(shown("WEIR_MEET", *meet) +
                  " is set, and nothing says which rank this is: start with a launcher, or set "
                  "WEIR_RANK, WEIR_WORLD_SIZE and WEIR_LOCAL_RANK too, or unset it");
   }
-  const auto& [name, variables, start] = **chosen;
+  const auto& [name, variables, remedy] = **chosen;
   Launch launch;
   launch.launcher = name;
   launch.variables = fmt::format("{}", fmt::join(variables, ", "));
   int* const fields[] = {&launch.rank, &launch.ranks, &launch.local_rank};
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    const std::string value = get(environment, variables[i]).value_or("");
+    const std::string& value = *value_of(environment, variables[i]);  // choose() found it
     const auto number = whole_number(value, kMostRanks);
     if (!number) {
       return wrong(fmt::format("{} is not a whole number from 0 to {}", shown(variables[i], value),
@@ -196,17 +188,15 @@ std::string Launch::describe() const {
   return address.empty() ? text : text + fmt::format("; meets rank 0 at {} ({})", address, source);
 }
 
-Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment) {
-  if (!launch.address.empty() && !environment.get(kNcclAddress)) {
-    environment.set(kNcclAddress, launch.address);
-  }
+Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch) {
+  const bool sets = !launch.address.empty() && launch.source != kNcclAddress;
+  if (sets) ::setenv(kNcclAddress, launch.address.c_str(), 1);
   return nccl.unique_id();
 }
 
-void finish_rendezvous(const Launch& launch, Environment& environment) {
-  if (launch.source != kNcclAddress && environment.get(kNcclAddress) == launch.address) {
-    environment.unset(kNcclAddress);
-  }
+void finish_rendezvous(const Launch& launch) {
+  const bool sets = !launch.address.empty() && launch.source != kNcclAddress;
+  if (sets) ::unsetenv(kNcclAddress);
 }
 
 }  // namespace weir

@@ -132,7 +132,7 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
     const Error why(ErrorCode::device,
                     call + ": a rank did not take part: " + gathered.error().message());
     fail(why);
-    return error(why.code(), why.message());
+    return error(why);
   }
   std::vector<std::string> said;
   for (const std::vector<std::byte>& bytes : *gathered) {
@@ -153,8 +153,7 @@ CommState::Entry CommState::captured(std::uint64_t capture) {
   const Captured* const of = captures_.find(capture);
   return {.group = group_,
           .ranks = static_cast<std::uint64_t>(ranks),
-          .operations = of != nullptr ? of->operations : 0,
-          .digest = of != nullptr ? of->digest : kDigestStart};
+          .operations = of != nullptr ? of->operations : CapturedOperations{}};
 }
 
 // A rank says why its capture failed, after a '!', or what it captured of each communicator, after
@@ -207,13 +206,13 @@ Status agree(CommState& comm, std::uint64_t capture, Status mine,
       std::memcpy(&entry, theirs.data() + at, sizeof entry);
       Group& group = groups.try_emplace(entry.group, Group{other, entry}).first->second;
       ++group.found;
-      if (entry.operations == group.entry.operations && entry.digest == group.entry.digest)
-        continue;
+      if (entry.operations == group.entry.operations) continue;
       return comm.error(
           ErrorCode::capture,
           "rank " + std::to_string(other) + " captured other operations" + name_of(entry.group) +
-              " (" + std::to_string(entry.operations) + ") than rank " +
-              std::to_string(group.first_rank) + " (" + std::to_string(group.entry.operations) +
+              " (" + std::to_string(entry.operations.count) + ") than rank " +
+              std::to_string(group.first_rank) + " (" +
+              std::to_string(group.entry.operations.count) +
               "), and the graphs would wait for each other for ever: capture the same on "
               "every rank");
     }

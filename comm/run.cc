@@ -5,25 +5,9 @@
 #include <utility>
 
 #include "comm/comm_state.h"
-#include "comm/digest.h"
 
 namespace weir {
 namespace {
-
-// For ranks to compare. Sends and receives differ from rank to rank, by their nature: of them ranks
-// compare nothing. The scalar of a pre-multiplied sum is each rank's own.
-std::uint64_t digest_of(const Operation& operation, std::uint64_t before) {
-  if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
-    return before;
-  }
-  const std::uint64_t words[] = {static_cast<std::uint64_t>(operation.kind),
-                                 operation.count,
-                                 static_cast<std::uint64_t>(operation.type),
-                                 static_cast<std::uint64_t>(operation.reduction.op),
-                                 operation.reduction.premul ? 1u : 0u,
-                                 static_cast<std::uint64_t>(operation.peer)};
-  return digest(words, before);
-}
 
 // Within a capture: later work of `later` runs after what `earlier` holds. A stream that is in no
 // capture joins this one.
@@ -45,7 +29,7 @@ Status check(const CommState& comm, std::span<const Operation> group, Stream str
              const CaptureInfo& info) {
   for (const Operation& operation : group) {
     if (Status good = operation.check(comm.ranks, comm.rank); !good) {
-      return comm.error(good.error().code(), good.error().message());
+      return comm.error(good.error());
     }
   }
   if (info.status == CaptureInfo::Status::none) return {};
@@ -105,7 +89,7 @@ Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
   if (held && !*scoped) held = context.device.retain(stream, in_graph);
   if (held) return captured;
   captures_.remove(id);
-  return error(held.error().code(), held.error().message());
+  return error(held.error());
 }
 
 // The communication stream, behind what `stream` holds. In a capture it is part of that then, and
@@ -122,7 +106,7 @@ Result<Stream> CommState::fork(Stream stream, const Entered& entered) {
     Result<Stream> made = captures_.stream_to_fork();
     if (!made) return made;
     const Result<bool> scoped = context.heap.captures().attach(stream, {*made, nullptr});
-    if (!scoped) return error(scoped.error().code(), scoped.error().message());
+    if (!scoped) return error(scoped.error());
     forked = *made;
   }
   const Result<CaptureInfo> its = context.device.capture_info(forked);
@@ -154,19 +138,7 @@ Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> gr
     if (operation.writes(ranks, rank) > 0_B) used_.push_back(operation.receive);
   }
   std::sort(used_.begin(), used_.end());  // pointers into one block stand side by side
-  Result<std::optional<Fence>> done =
-      context.heap.fence_use(used_, entered.stream, /*exact=*/entered.overlap);
-  if (!has_memories_.load(std::memory_order_acquire)) return done;  // no lock for each operation
-  const std::lock_guard lock(memories_mutex_);
-  for (const std::shared_ptr<RegisteredMemory>& memory : memories_) {
-    for (const void* const pointer : used_) {
-      memory->with_block(pointer, [&](RegisteredMemory::Block& block) {
-        if (entered.captured != nullptr) block.keep_for(entered.captured->graph);
-        if (done && *done) block.fences.join(**done);
-      });
-    }
-  }
-  return done;
+  return context.heap.fence_use(used_, entered.stream, /*exact=*/entered.overlap);
 }
 
 Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group,
@@ -187,11 +159,8 @@ Result<CommState::Point> CommState::leave_captured(std::span<const Operation> gr
     fail(queued.error());
     return status().error();
   }
-  for (const Operation& operation : group) {
-    ++entered.captured->operations;
-    entered.captured->digest = digest_of(operation, entered.captured->digest);
-  }
-  if (!fenced) return error(fenced.error().code(), fenced.error().message());
+  for (const Operation& operation : group) entered.captured->operations.add(operation);
+  if (!fenced) return error(fenced.error());
   Result<std::vector<GraphNode>> nodes = context.device.capture_tips(entered.stream);
   if (!nodes) return std::move(nodes).error();
   return Point{.stream = entered.stream, .capture = entered.capture, .nodes = *std::move(nodes)};

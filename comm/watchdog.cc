@@ -18,97 +18,85 @@ std::string seconds(Nanoseconds time) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
+void Watchdog::count(std::optional<Operation> what) { latest_[queued_++ % kNamed] = what; }
+
 Status Watchdog::queued(std::span<const Operation> group, Stream stream) {
   const std::lock_guard lock(mutex_);
-  for (const Operation& operation : group) latest_[operations_.queued++ % kNamed] = operation;
-  return mark(operations_, stream);
+  for (const Operation& operation : group) count(operation);
+  return mark(stream);
 }
 
 Status Watchdog::launched(Stream stream) {
   const std::lock_guard lock(mutex_);
-  ++launches_.queued;
-  return mark(launches_, stream);
+  count({});
+  return mark(stream);
 }
 
 // Marks of a queue that grows stand for one piece each, later ones for more; the last stands for
 // all that finds no room.
-Status Watchdog::mark(Line& line, Stream stream) {
-  const std::size_t marks = line.marks.size();
-  const bool is_new = marks == 0 || (marks < kMost && line.marks.back().pieces >=
+Status Watchdog::mark(Stream stream) {
+  const std::size_t marks = marks_.size();
+  const bool is_new = marks == 0 || (marks < kMost && marks_.back().pieces >=
                                                           kPieces[marks * kPieces.size() / kMost]);
-  if (is_new && line.idle.empty()) {
+  if (is_new && idle_.empty()) {
     Result<EventHandle> event = device_.create_event();
     if (!event) return std::move(event).error();
-    line.idle.push_back(*event);
+    idle_.push_back(*event);
   }
-  const EventHandle event = is_new ? line.idle.back() : line.marks.back().event;
+  const EventHandle event = is_new ? idle_.back() : marks_.back().event;
   if (Status recorded = device_.record(event, stream); !recorded) return recorded;
-  if (marks == 0) line.since = device_.now();
+  if (marks == 0) since_ = device_.now();
   if (is_new) {
-    line.idle.pop_back();
-    line.marks.push_back({.event = event, .count = line.queued});
+    idle_.pop_back();
+    marks_.push_back({.event = event, .count = queued_});
   } else {
-    line.marks.back().count = line.queued;
-    ++line.marks.back().pieces;
+    marks_.back().count = queued_;
+    ++marks_.back().pieces;
   }
   return {};
 }
 
+// Passes over what has ended. What the driver will not destroy stays.
 Status Watchdog::poll() {
   const std::lock_guard polling(polling_);
-  Result<std::optional<Mark>> late = first_late(operations_);
-  if (!late) return std::move(late).error();
-  if (*late) {
-    const std::lock_guard lock(mutex_);
-    // It, or one of those that the mark stands for.
-    const std::uint64_t after = (*late)->count - operations_.done - 1;
-    std::string what = first_open_locked() + ",";
-    if (after == 1) what += " or the one after it";
-    if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
-    return Error(ErrorCode::device, what + " has not ended in " +
-                                        seconds(device_.now() - operations_.since) + kRemedy);
-  }
-  late = first_late(launches_);
-  if (!late) return std::move(late).error();
-  if (!*late) return {};
-  const std::lock_guard lock(mutex_);
-  return Error(ErrorCode::device, "launch " + std::to_string(launches_.done + 1) +
-                                      " of a graph has not ended in " +
-                                      seconds(device_.now() - launches_.since) + kRemedy);
-}
-
-// Passes over what has ended. What the driver will not destroy stays.
-Result<std::optional<Watchdog::Mark>> Watchdog::first_late(Line& line) {
   std::unique_lock lock(mutex_);
-  const bool is_quiet = line.marks.empty();
-  while (is_quiet && !line.idle.empty() && device_.destroy_event(line.idle.back())) {
-    line.idle.pop_back();
-  }
-  while (!line.marks.empty()) {
-    const Mark first = line.marks.front();  // only polls take it away
+  const bool is_quiet = marks_.empty();
+  while (is_quiet && !idle_.empty() && device_.destroy_event(idle_.back())) idle_.pop_back();
+  while (!marks_.empty()) {
+    const Mark first = marks_.front();  // only polls take it away
     lock.unlock();
     const Result<bool> ended = device_.query(first.event);
     lock.lock();
     if (!ended) return ended.error();
     if (!*ended) {
-      const bool late = timeout_ > Nanoseconds{} &&
-                        (device_.now() - line.since).count / first.pieces > timeout_.count;
-      return late ? std::optional(first) : std::nullopt;
+      const bool is_late = timeout_ > Nanoseconds{} &&
+                           (device_.now() - since_).count / first.pieces > timeout_.count;
+      return is_late ? Status(Error(ErrorCode::device, late(first))) : Status();
     }
-    line.done = first.count;
-    line.since = device_.now();
-    line.idle.push_back(first.event);
-    line.marks.pop_front();
+    done_ = first.count;
+    since_ = device_.now();
+    idle_.push_back(first.event);
+    marks_.pop_front();
   }
-  return std::optional<Mark>();
+  return {};
 }
 
+// It, or one of those that the mark stands for.
+std::string Watchdog::late(const Mark& first) const {
+  const std::uint64_t after = first.count - done_ - 1;
+  std::string what = first_open_locked() + ",";
+  if (after == 1) what += " or the one after it";
+  if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
+  return what + " has not ended in " + seconds(device_.now() - since_) + kRemedy;
+}
+
+// An event that is recorded again meanwhile stands for later work too.
 Status Watchdog::synchronize() {
   const std::lock_guard polling(polling_);  // nobody takes marks away
   std::vector<EventHandle> events;
   {
     const std::lock_guard lock(mutex_);
-    for (const Mark& mark : operations_.marks) events.push_back(mark.event);
+    for (const Mark& mark : marks_) events.push_back(mark.event);
   }
   for (const EventHandle event : events) {
     if (Status ended = device_.synchronize(event); !ended) return ended;
@@ -118,26 +106,24 @@ Status Watchdog::synchronize() {
 
 std::string Watchdog::first_open() {
   const std::lock_guard lock(mutex_);
-  return operations_.queued == operations_.done ? "" : first_open_locked();
+  return queued_ == done_ ? "" : first_open_locked();
 }
 
 std::string Watchdog::first_open_locked() const {
-  const std::uint64_t done = operations_.done;
-  std::string what = "operation " + std::to_string(done + 1);
-  if (operations_.queued - done <= kNamed) what += ", " + latest_[done % kNamed].describe(ranks_);
-  return what;
+  std::string what = "operation " + std::to_string(done_ + 1);
+  if (queued_ - done_ > kNamed) return what;
+  const std::optional<Operation>& operation = latest_[done_ % kNamed];
+  return what + ", " + (operation ? operation->describe(ranks_) : "the launch of a graph");
 }
 
 Status Watchdog::close() {
   const std::lock_guard polling(polling_);
   const std::lock_guard lock(mutex_);
+  for (const Mark& mark : std::exchange(marks_, {})) idle_.push_back(mark.event);
   Status first;
-  for (Line* const line : {&operations_, &launches_}) {
-    for (const Mark& mark : std::exchange(line->marks, {})) line->idle.push_back(mark.event);
-    for (const EventHandle event : std::exchange(line->idle, {})) {
-      Status destroyed = device_.destroy_event(event);
-      if (first && !destroyed) first = std::move(destroyed);
-    }
+  for (const EventHandle event : std::exchange(idle_, {})) {
+    Status destroyed = device_.destroy_event(event);
+    if (first && !destroyed) first = std::move(destroyed);
   }
   return first;
 }

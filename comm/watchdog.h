@@ -4,11 +4,12 @@
 // must not change where memory is placed.
 //
 // An event is recorded behind each eager operation, and behind each launch of a graph: at once, as
-// the caller's stream may be captured or destroyed by the time that the watchdog looks. The first
-// that has not ended is timed: from when it was queued, or from when the one before it was seen to
-// have ended, whichever is later. Each may take the timeout, however many are queued. At most kMost
-// events are kept of each kind: where more work is queued, one event stands for several operations
-// in a row, which may take as many times as long together.
+// the caller's stream may be captured or destroyed by the time that the watchdog looks. NCCL runs
+// them in the order in which they were queued. The first that has not ended is timed: from when it
+// was queued, or from when the one before it was seen to have ended, whichever is later. Each may
+// take the timeout, however many are queued. At most kMost events are kept: where more work is
+// queued, one event stands for several operations in a row, which may take as many times as long
+// together.
 #pragma once
 
 #include <array>
@@ -45,9 +46,10 @@ class Watchdog {
   // Looks. Errors: device (something does not end, which is named; or the device itself is in
   // error).
   Status poll();
-  // Host-waits for all eager operations. No operation may be queued meanwhile.
+  // Host-waits for what was queued so far.
   Status synchronize();
-  // The first eager operation that was not seen to end, by number and kind; empty: there is none.
+  // The first operation or launch that was not seen to end, by number and kind; empty: there is
+  // none.
   std::string first_open();
   // Destroys all events: the device may go afterwards. Nothing is queued any more. Returns the
   // first error.
@@ -61,20 +63,14 @@ class Watchdog {
     std::uint64_t count = 0;
     std::int64_t pieces = 1;
   };
-  // Work that ends in the order in which it was queued.
-  struct Line {
-    std::uint64_t queued = 0, done = 0;
-    std::deque<Mark> marks;         // only poll() and close() take the first away
-    std::vector<EventHandle> idle;  // for marks to come; none once a look found no mark
-    Nanoseconds since;              // from when the first mark is timed
-  };
   static constexpr std::size_t kMost = 1024;
   static constexpr std::array<std::int64_t, 4> kPieces{1, 1, 2, 8};  // of a mark, by how full it is
-  static constexpr std::size_t kNamed = 256;  // operations that are named by what they were
+  static constexpr std::size_t kNamed = 256;  // that are named by what they were
 
+  void count(std::optional<Operation> what);
+  Status mark(Stream stream);
   std::string first_open_locked() const;
-  Status mark(Line& line, Stream stream);
-  Result<std::optional<Mark>> first_late(Line& line);
+  std::string late(const Mark& first) const;
 
   EventCalls& device_;
   const Nanoseconds timeout_;
@@ -82,8 +78,11 @@ class Watchdog {
 
   std::mutex polling_;  // one at a time; before mutex_
   std::mutex mutex_;    // of what follows; not held while an event is asked about
-  std::array<Operation, kNamed> latest_{};
-  Line operations_, launches_;
+  std::array<std::optional<Operation>, kNamed> latest_{};  // none: a launch
+  std::uint64_t queued_ = 0, done_ = 0;
+  std::deque<Mark> marks_;         // only poll() and close() take the first away
+  std::vector<EventHandle> idle_;  // for marks to come; none once a look found no mark
+  Nanoseconds since_;              // from when the first mark is timed
 };
 
 }  // namespace weir

@@ -32,8 +32,7 @@ Result<int> device_of(const Allocator& allocator, const Launch& launch) {
 
 Result<Communicator> Communicator::world(Allocator& allocator, const CommunicatorOptions& options) {
   try {
-    Environment& environment = process_environment();
-    Result<Launch> found = find_launch(environment);
+    Result<Launch> found = find_launch(process_environment());
     if (!found) return std::move(found).error();
     Launch launch = *std::move(found);
     const Result<int> number = device_of(allocator, launch);
@@ -49,12 +48,12 @@ Result<Communicator> Communicator::world(Allocator& allocator, const Communicato
       if (!loaded) return std::move(loaded).error();
       kept->nccl = *std::move(loaded);
     }
-    const Result<UniqueId> id = rendezvous(*kept->nccl, launch, environment);
+    const Result<UniqueId> id = rendezvous(*kept->nccl, launch);
     Result<Communicator> made =
         id ? create_owned(kept, {*kept->nccl, device, allocator.heap(*number)}, *id, launch.ranks,
                           launch.rank, options)
            : Result<Communicator>(id.error());
-    finish_rendezvous(launch, environment);
+    finish_rendezvous(launch);
     if (!made) return made;
     if (Status ready = made->prepare(); !ready) return std::move(ready).error();
     return made;

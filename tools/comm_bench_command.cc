@@ -14,7 +14,6 @@ namespace {
 
 struct BenchCommand {
   RanksCommand ranks;
-  std::string operation = "all_reduce";
   std::string least = "32M", most = "32M";
   ResultOptions result;
   bool compare = false;
@@ -31,12 +30,9 @@ Result<Bytes> parse_size(const std::string& option, const std::string& text) {
 
 Result<OverheadOptions> options_of(const BenchCommand& command) {
   OverheadOptions options = command.options;
-  auto operations = parse_operations(command.operation);
-  if (!operations) return operations.error();
   const Result<Bytes> least = parse_size("--minbytes", command.least);
   const Result<Bytes> most = parse_size("--maxbytes", command.most);
   if (!least || !most) return least ? most.error() : least.error();
-  options.operations = *std::move(operations);
   options.least = *least;
   options.most = *most;
   return options;
@@ -64,7 +60,7 @@ ExitCode run(const BenchCommand& command) {
 constexpr const char* kCommBenchFooter = R"(
 Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --ranks 4 -b 8 -e 1G -f 2
-  weir comm bench --operation all --ranks 2 -b 1M -e 64M -f 4 --captured
+  weir comm bench --ranks 2 -b 1M -e 64M -f 4 --captured
 
 docs/comm.md defines every option and column, docs/command.md what all commands have in common. Exit
 codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a file can't
@@ -76,12 +72,8 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   auto command = std::make_shared<BenchCommand>();
   OverheadOptions& options = command->options;
   CLI::App* bench = comm.add_subcommand(
-      "bench", "Time collectives through Weir and through NCCL itself, in turns");
+      "bench", "Time all-reduces through Weir and through NCCL itself, in turns");
   add_ranks_options(*bench, command->ranks);
-  bench
-      ->add_option("--operation", command->operation,
-                   "all_reduce, all_gather, reduce_scatter or all")
-      ->capture_default_str();
   bench->add_option("-b,--minbytes", command->least, "The first size")->capture_default_str();
   bench->add_option("-e,--maxbytes", command->most, "The last size")->capture_default_str();
   bench->add_option("-f,--stepfactor", options.factor, "Multiplies from size to size")
@@ -93,8 +85,6 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
       ->type_name("N")
       ->capture_default_str();
   bench->add_flag("--captured", options.captured, "A round is the launch of a graph of them");
-  bench->add_flag("-R,--local_register", options.registered,
-                  "Buffers of a pool registered with NCCL (weir::RegisteredPool)");
   bench->add_flag("--overlap", options.overlap,
                   "On the communicator's own stream; else on the caller's, as NCCL itself");
   bench->add_flag("--compare", command->compare,

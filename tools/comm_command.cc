@@ -48,7 +48,7 @@ ExitCode run(const CheckCommand& command) {
     complain(fmt::format("--root: {}: you may not read that folder", command.root));
     return ExitCode::cannot_run;
   }
-  const Check check = check_machine(command.root, environment_of(environ), home_of_user());
+  const Check check = check_machine(command.root, process_environment(), home_of_user());
   const ExitCode allowed = exit_code_of(check_files_of(command, check));
   if (allowed != ExitCode::ok) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);

@@ -49,9 +49,10 @@ Result<OpenRanks> open_as(const RanksCommand& command) {
 }
 
 std::vector<NamedFile> named_nccl_library() {
-  const std::optional<std::string> path = process_environment().get("WEIR_NCCL_LIBRARY");
+  const Environment environment = process_environment();
+  const std::string* const path = value_of(environment, "WEIR_NCCL_LIBRARY");
   // A name without a folder is looked for where the system keeps its libraries.
-  if (!path || path->find('/') == std::string::npos) return {};
+  if (path == nullptr || path->find('/') == std::string::npos) return {};
   return {{"WEIR_NCCL_LIBRARY", *path}};
 }
 

@@ -5,13 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "comm/numbers.h"
-#include "weir/comm/launch.h"
 #include "weir/log.h"
 
 namespace weir {
@@ -39,24 +39,31 @@ constexpr std::array<Setting, 2> kSettings{{
      "it registers whole physical handles of captured buffers, which are shared by several here"},
 }};
 
+// Empty: not set.
+std::string in_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
 // As NCCL reads it. Absent: not set, or empty.
-std::optional<std::int64_t> number_in_environment(const std::string& name) {
-  const std::optional<std::string> value = process_environment().get(name);
-  if (!value) return {};
-  return nccl_number_in(*value);
+std::optional<std::int64_t> number_in_environment(const char* name) {
+  const std::string value = in_environment(name);
+  if (value.empty()) return {};
+  return nccl_number_in(value);
 }
 
 void make_settings() {
   for (const Setting& setting : kSettings) {
     if (number_in_environment(setting.name)) continue;
-    process_environment().set(setting.name, setting.value);
+    ::setenv(setting.name, setting.value, 1);
     log(LogLevel::info,
         std::string(setting.name) + "=" + setting.value + " was set: " + setting.why);
   }
 }
 
 Result<NcclLibrary> load() {
-  const std::string path = process_environment().get("WEIR_NCCL_LIBRARY").value_or("libnccl.so.2");
+  const std::string named = in_environment("WEIR_NCCL_LIBRARY");
+  const std::string path = named.empty() ? "libnccl.so.2" : named;
   const bool was_loaded = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
   make_settings();
   // Never closed: its threads run as long as the process.
@@ -97,11 +104,11 @@ Status check_settings() {
   if (number_in_environment("NCCL_COMM_BLOCKING") == 0) return calls_that_do_not_wait();
   if (number_in_environment("NCCL_GRAPH_REGISTER").value_or(0) == 0) return {};
   return Error(ErrorCode::invalid_argument,
-               "NCCL_GRAPH_REGISTER=" + *process_environment().get("NCCL_GRAPH_REGISTER") +
+               "NCCL_GRAPH_REGISTER=" + in_environment("NCCL_GRAPH_REGISTER") +
                    " is set in the environment: NCCL would register the physical memory under the "
                    "buffers of captured operations, whole, which Weir shares between buffers and "
-                   "maps elsewhere while the graph lives. Unset it, or set it to 0, and take "
-                   "buffers to register from a RegisteredPool");
+                   "maps elsewhere while the graph lives. Unset it, or set it to 0, and make "
+                   "RegisteredBuffers");
 }
 
 bool connects_at_once(bool was_loaded) {

@@ -26,6 +26,14 @@ SimParty SimParty::of(const Operation& operation, int rank, int ranks) {
   return {"", static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks)};
 }
 
+std::string SimParty::describe(Operation operation, int ranks) {
+  if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
+    return std::to_string(operation.count) + " elements of " + std::string(name_of(operation.type));
+  }
+  if (operation.reduction.premul) operation.reduction.premul = 1;
+  return operation.describe(ranks);
+}
+
 std::string SimParty::rank_of(std::size_t party) const {
   if (list.empty()) return std::to_string(party);
   const std::size_t between = list.find('>');
@@ -47,7 +55,12 @@ SimLine::SimLine(std::shared_ptr<SimWorld::State> world, std::shared_ptr<SimPart
 std::uint64_t SimLine::arrive(const std::string& what, bool hangs) {
   const std::lock_guard lock(world_->mutex);
   const std::uint64_t number = ++launched_.by[party_.number];
-  launched_.what.emplace(number, what);
+  const std::string& first = launched_.what.emplace(number, what).first->second;
+  if (first != what) {
+    world_->mismatches.push_back("operation " + std::to_string(number) + " of communicator '" +
+                                 part_->comm->name + "': rank " + std::to_string(part_->rank) +
+                                 " asks for " + what + ", another for " + first);
+  }
   const std::uint64_t all = *std::min_element(launched_.by.begin(), launched_.by.end());
   launched_.what.erase(launched_.what.begin(), launched_.what.upper_bound(all));
   if (hangs) {

@@ -140,31 +140,16 @@ class SimNccl final : public Nccl {
   Result<Address> allocate_segment(Bytes bytes) override {
     if (fails(NcclCall::allocate_segment)) return refused("allocate_segment", "made to fail");
     const Bytes size = round_up(bytes, device_.granularity());
-    Result<Address> address = device_.reserve(size, device_.granularity());
+    const Result<Address> address = device_.allocate_segment(size);
     if (!address) return address;
-    Result<PhysicalHandle> page = device_.create(size);
-    if (!page) {
-      (void)device_.unreserve(*address, size);
-      return std::move(page).error();
-    }
-    Status mapped = device_.map(*address, size, *page);
-    if (mapped) {
-      mapped = device_.set_access(*address, size);
-      if (!mapped) (void)device_.unmap(*address, size);
-    }
-    if (!mapped) {
-      (void)device_.release(*page);
-      (void)device_.unreserve(*address, size);
-      return std::move(mapped).error();
-    }
     const std::lock_guard lock(mutex_);
-    segments_[address->value] = {size, *page};
+    segments_[address->value] = size;
     count(&SimWorld::State::live_segments, 1);
     return address;
   }
 
   Status free_segment(Address segment) override {
-    Segment gone;
+    Bytes bytes;
     {
       const std::lock_guard lock(mutex_);
       const auto found = segments_.find(segment.value);
@@ -174,21 +159,18 @@ class SimNccl final : public Nccl {
           return refused("free_segment", format(segment) + " is still registered");
         }
       }
-      gone = found->second;
+      bytes = found->second;
       segments_.erase(found);
     }
     count(&SimWorld::State::live_segments, -1);
-    Status unmapped = device_.unmap(segment, gone.bytes);
-    Status released = device_.release(gone.page);
-    if (!unmapped) return unmapped;
-    return released ? device_.unreserve(segment, gone.bytes) : std::move(released);
+    return device_.free_segment(segment, bytes);
   }
 
   Result<RegistrationHandle> register_range(CommHandle, Address address, Bytes bytes) override {
     if (fails(NcclCall::register_range)) return refused("register_range", "made to fail");
     const std::lock_guard lock(mutex_);
     const auto found = segments_.find(address.value);
-    if (found == segments_.end() || found->second.bytes != bytes) {
+    if (found == segments_.end() || found->second != bytes) {
       return refused("register_range", format(address) + " is not one whole segment");
     }
     registered_[++last_registration_] = address;
@@ -253,11 +235,6 @@ class SimNccl final : public Nccl {
     int depth = 0;
     std::vector<Grouped> operations;
   };
-  struct Segment {
-    Bytes bytes;
-    PhysicalHandle page;
-  };
-
   bool fails(NcclCall call) {
     const std::lock_guard lock(world_->mutex);
     return world_->fails(rank_, call);
@@ -298,8 +275,8 @@ class SimNccl final : public Nccl {
       const std::lock_guard lock(world_->mutex);
       std::shared_ptr<SimComm>& comm = world_->comms[agreed];
       if (comm == nullptr) {
-        comm = std::make_shared<SimComm>(SimComm{
-            .id = ++world_->last_id, .size = size, .name = name, .asked = {}, .launched = {}});
+        comm = std::make_shared<SimComm>(
+            SimComm{.id = ++world_->last_id, .size = size, .name = name, .launched = {}});
       }
       mine->part->comm = comm;
       if (++comm->joined == size) world_->comms.erase(agreed);
@@ -349,19 +326,6 @@ class SimNccl final : public Nccl {
     return {};
   }
 
-  void note(Mine& mine, const Operation& operation, bool captured) {
-    const SimParty party = SimParty::of(operation, mine.part->rank, mine.part->comm->size);
-    const std::string list = "communicator " + std::to_string(mine.part->comm->id) +
-                             (captured ? ", captured" : "") +
-                             (party.list.empty() ? "" : ", " + party.list);
-    Operation common = operation;  // the scalar of a pre-multiplied sum is each rank's own
-    if (common.reduction.premul) common.reduction.premul = 1;
-    const std::string what = party.list.empty() ? common.describe(mine.part->comm->size)
-                                                : std::to_string(operation.count) + " of " +
-                                                      std::string(name_of(operation.type));
-    world_->ask(*mine.part->comm, list, static_cast<int>(party.number), party.all, what);
-  }
-
   Status run(Mine& mine, const Operation& operation, Stream stream) {
     const Result<CaptureInfo> info = device_.capture_info(stream);
     if (!info) return info.error();
@@ -374,14 +338,14 @@ class SimNccl final : public Nccl {
       ++rank.operations;
       for (std::uint64_t& left : rank.hanging) hangs = --left == 0 || hangs;
       std::erase(rank.hanging, 0u);
-      note(mine, operation, captured);
     }
     const Bytes reads = operation.reads(mine.part->comm->size, mine.part->rank);
     const Bytes writes = operation.writes(mine.part->comm->size, mine.part->rank);
     std::vector<Access> accesses;
     if (reads > 0_B) accesses.push_back(Reads(operation.send, reads));
     if (writes > 0_B) accesses.push_back(Writes(operation.receive, writes));
-    SimRendezvous others{line(mine, operation), operation.describe(mine.part->comm->size)};
+    SimRendezvous others{line(mine, operation),
+                         SimParty::describe(operation, mine.part->comm->size)};
     if (hangs) {
       others.peers = std::make_shared<SimHanging>(std::static_pointer_cast<SimLine>(others.peers));
     }
@@ -397,7 +361,7 @@ class SimNccl final : public Nccl {
   std::mutex mutex_;  // of what follows
   std::unordered_map<std::thread::id, Group> groups_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Mine>> comms_;
-  std::unordered_map<std::uint64_t, Segment> segments_;
+  std::unordered_map<std::uint64_t, Bytes> segments_;
   std::unordered_map<std::uint64_t, Address> registered_;
   std::uint64_t last_registration_ = 0;
 };

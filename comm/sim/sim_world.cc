@@ -41,28 +41,6 @@ Result<std::vector<std::string>> SimWorld::State::rendezvous(const std::string& 
   return values;
 }
 
-void SimWorld::State::ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
-                          const std::string& what) {
-  SimComm::Asked& asked = comm.asked[list];
-  asked.by.resize(std::max(asked.by.size(), parties));
-  std::deque<std::string>& mine = asked.by[static_cast<std::size_t>(rank)];
-  mine.push_back(what);
-  const std::size_t number = mine.size() - 1;
-  for (std::size_t other = 0; other < asked.by.size(); ++other) {
-    const std::deque<std::string>& theirs = asked.by[other];
-    if (theirs.size() <= number || theirs[number] == what) continue;
-    mismatches.push_back("operation " + std::to_string(asked.dropped + number + 1) + " of " + list +
-                         ": rank " + std::to_string(rank) + " asks for " + what + ", rank " +
-                         std::to_string(other) + " for " + theirs[number]);
-    break;
-  }
-  while (std::none_of(asked.by.begin(), asked.by.end(),
-                      [](const std::deque<std::string>& each) { return each.empty(); })) {
-    for (std::deque<std::string>& each : asked.by) each.pop_front();
-    ++asked.dropped;
-  }
-}
-
 bool SimWorld::State::fails(int rank, NcclCall call) {
   std::vector<std::uint64_t>& failing = ranks[static_cast<std::size_t>(rank)].failing[call];
   bool now = false;

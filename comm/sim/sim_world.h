@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -22,15 +21,8 @@ struct SimComm {
   int size = 0;
   int joined = 0;    // ranks that have it
   std::string name;  // as one of its ranks has it
-  // What each rank asked for, in order: collectives; and by pair, "3>5", what 3 sends to 5 and what
-  // 5 receives. Captured operations in lists of their own. What all have asked for is dropped.
-  struct Asked {
-    std::uint64_t dropped = 0;
-    std::vector<std::deque<std::string>> by;
-  };
-  std::map<std::string, Asked> asked;
-  // What each has launched, graphs included: how many; and what those were that not all have. By
-  // pair, "3>5"; collectives: "".
+  // What each has launched, graphs included: how many; and what those were that not all have.
+  // Collectives: ""; by pair, "3>5", what 3 sends to 5 and what 5 receives.
   struct Launched {
     std::vector<std::uint64_t> by;
     std::map<std::uint64_t, std::string> what;
@@ -49,9 +41,6 @@ struct SimWorld::State {
                                               std::string brought,
                                               std::chrono::nanoseconds host_timeout,
                                               bool is_id = false);
-  // Notes that `rank` asked for `what`, and compares it with what others asked for.
-  void ask(SimComm& comm, const std::string& list, int rank, std::size_t parties,
-           const std::string& what);
   bool fails(int rank, NcclCall call);
 
   struct Rendezvous {

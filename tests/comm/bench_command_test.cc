@@ -37,8 +37,6 @@ TEST_F(CommBench, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
 TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
   const std::pair<const char*, const char*> bad[] = {{"-b 8X", "--minbytes '8X'"},
                                                      {"-b 2M -e 1M", "--maxbytes"},
-                                                     {"--operation none", "--operation 'none'"},
-                                                     {"--operation reduce", "nccl-tests"},
                                                      {"--ranks 0", "--ranks: '0'"},
                                                      {"-n 100000000", "1 to 10000"},
                                                      {"--json ''", "--json: the value is empty"}};
@@ -51,11 +49,10 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
 
 TEST_F(CommBench, SaysHowItMeasures) {
   const test::Finished finished =
-      weir("comm bench --device sim -b 8 -e 8 -R --overlap --captured --compare");
+      weir("comm bench --device sim -b 8 -e 8 --overlap --captured --compare");
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_THAT(finished.out,
-              HasSubstr("a round is the launch of a graph, on the communication stream; buffers "
-                        "registered with NCCL"));
+              HasSubstr("a round is the launch of a graph, on the communication stream"));
 }
 
 // Else each process of a job would make a world of its own, and say that all is well.

@@ -39,7 +39,7 @@ class Checks : public ::testing::Test {
       root_.write(state.substr(0, state.rfind('/')) + "/link_layer", "InfiniBand\n");
     }
   }
-  Check check(const EnvironmentVariables& environment = {}, const std::string& home = "") const {
+  Check check(const Environment& environment = {}, const std::string& home = "") const {
     return check_machine(root_.path(), environment, home);
   }
   const TemporaryFolder root_;
@@ -48,7 +48,7 @@ class Checks : public ::testing::Test {
 // A setting, and the rule that speaks of it; or `port_is_down`.
 struct Case {
   const char* id;
-  EnvironmentVariables speaks, silent;
+  Environment speaks, silent;
   Severity severity;
   const char* says;
   bool port_is_down = false;
@@ -115,11 +115,8 @@ TEST_F(Checks, SpeakWhereSomethingIsWrongAndOnlyThere) {
   }
 }
 
-TEST_F(Checks, HaveACaseAndALineInTheDocumentForEachRule) {
-  std::set<std::string> rules, cases, listed;
-  for (const std::string_view id : rule_ids()) {
-    EXPECT_TRUE(rules.emplace(id).second) << id << " is in the table twice";
-  }
+TEST_F(Checks, HaveALineInTheDocumentForEachRule) {
+  std::set<std::string> cases, listed;
   for (const Case& one : kCases) cases.insert(one.id);
   std::ifstream document("docs/comm.md");
   std::string line;
@@ -128,8 +125,7 @@ TEST_F(Checks, HaveACaseAndALineInTheDocumentForEachRule) {
   while (std::getline(document, line) && !line.empty()) {
     if (line.starts_with("| `")) listed.insert(line.substr(3, line.find('`', 3) - 3));
   }
-  EXPECT_EQ(cases, rules);
-  EXPECT_EQ(listed, rules);
+  EXPECT_EQ(listed, cases);
 }
 
 TEST_F(Checks, OfAMachineWithNothingFindNothing) {
@@ -234,13 +230,6 @@ TEST_F(Checks, ReadNumbersAsNcclDoes) {
   EXPECT_EQ(found.number("NCCL_NTHREADS"), 12);
   EXPECT_FALSE(found.number("NCCL_BUFFSIZE"));
   EXPECT_FALSE(found.number("NCCL_IB_TC"));
-}
-
-TEST_F(Checks, SplitTheEnvironmentAtTheFirstEqualsSign) {
-  const char* const entries[] = {"A=b=c", "NCCL_X=", "odd", nullptr};
-  EXPECT_THAT(environment_of(entries),
-              ElementsAre(testing::Pair("A", "b=c"), testing::Pair("NCCL_X", "")));
-  EXPECT_THAT(environment_of(nullptr), IsEmpty());
 }
 
 // A machine with a port down, and settings with an error and a warning.

@@ -186,7 +186,7 @@ TEST_F(Communicators, SeeALaunchThatHangs) {
     rank.device.advance(kSecond + 1_ms);
     const Status found = rank.comm->poll();
     if (rank.number == 0) {
-      expect_error(found, ErrorCode::device, "launch 1 of a graph has not ended in 1.0 s");
+      expect_error(found, ErrorCode::device, "the launch of a graph, has not ended in 1.0 s");
       expect_error(rank.comm->launch(graph, rank.compute), ErrorCode::device, "has not ended");
     } else {
       expect_ok(found);

@@ -12,7 +12,7 @@
 #include "tests/comm/ranks.h"
 #include "tests/temporary_folder.h"
 #include "weir/comm/bucketer.h"
-#include "weir/comm/registered_pool.h"
+#include "weir/comm/registered_buffers.h"
 #include "weir/log.h"
 
 namespace weir {
@@ -100,17 +100,11 @@ class Program {
     }
   }
   void use_registered_memory() {
-    Result<RegisteredPool> made = RegisteredPool::create(*rank_.comm, {.segment = 4_MiB});
+    Result<RegisteredBuffers> made = RegisteredBuffers::create(*rank_.comm, rank_.compute, 4_MiB);
     if (!works(made)) return;
-    RegisteredPool pool = *std::move(made);
-    for (int i = 0; i < 2; ++i) {
-      const Result<void*> block = pool.allocate(64_KiB, i == 0 ? rank_.compute : rank_.side);
-      if (!works(block)) continue;
-      works(rank_.device.launch(rank_.side, 10_us));
-      works(pool.fence(*block, rank_.side));
-      works(pool.deallocate(*block));
-    }
-    works(pool.close());
+    RegisteredBuffers buffers = *std::move(made);
+    works(rank_.device.launch(rank_.compute, Writes(buffers[0], 4_MiB), 10_us));
+    works(buffers.close());
   }
   void capture() {
     GraphPool pool(*rank_.heap);
@@ -172,7 +166,7 @@ class CommFaults : public testing::TestWithParam<Calls> {
   // Memory that the driver does not take back is the driver's.
   static bool keeps_memory() {
     const auto* const call = std::get_if<DeviceCall>(&GetParam().call);
-    return call != nullptr && (*call == DeviceCall::unmap || *call == DeviceCall::release);
+    return call != nullptr && (*call == DeviceCall::unmap || *call == DeviceCall::free_segment);
   }
 
   const test::TemporaryFolder folder_;
@@ -193,13 +187,13 @@ TEST_P(CommFaults, AreTold) {
 // about again; and a fence that can't be taken now, as the block takes it when it is deallocated.
 INSTANTIATE_TEST_SUITE_P(
     Calls, CommFaults,
-    testing::Values(Calls{DeviceCall::reserve, 3, 1}, Calls{DeviceCall::unreserve},
-                    Calls{DeviceCall::create, 2}, Calls{DeviceCall::map, 3},
-                    Calls{DeviceCall::set_access, 3}, Calls{DeviceCall::unmap, 2, 1},
-                    Calls{DeviceCall::release}, Calls{DeviceCall::create_event, 28, 9},
-                    Calls{DeviceCall::destroy_event, 6, 5}, Calls{DeviceCall::record, 31, 9},
-                    Calls{DeviceCall::wait, 13, 2}, Calls{DeviceCall::query, 9, 3},
-                    Calls{DeviceCall::synchronize, 4}, Calls{DeviceCall::capture_info, 98, 18},
+    testing::Values(Calls{DeviceCall::reserve, 2, 1}, Calls{DeviceCall::create, 1},
+                    Calls{DeviceCall::map, 2}, Calls{DeviceCall::set_access, 2},
+                    Calls{DeviceCall::unmap, 1, 1}, Calls{DeviceCall::allocate_segment},
+                    Calls{DeviceCall::free_segment}, Calls{DeviceCall::create_event, 23, 9},
+                    Calls{DeviceCall::destroy_event, 6, 5}, Calls{DeviceCall::record, 26, 9},
+                    Calls{DeviceCall::wait, 11, 2}, Calls{DeviceCall::query, 9, 3},
+                    Calls{DeviceCall::synchronize, 4}, Calls{DeviceCall::capture_info, 84, 18},
                     Calls{DeviceCall::capture_tips, 1, 1}, Calls{DeviceCall::begin_capture},
                     Calls{DeviceCall::end_capture}, Calls{DeviceCall::instantiate},
                     Calls{DeviceCall::launch_graph}, Calls{NcclCall::split, 2},

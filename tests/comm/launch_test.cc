@@ -4,7 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/comm/launch_fixture.h"
+#include <cstdlib>
+
 #include "weir/comm/sim_nccl.h"
 #include "weir/sim_device.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Variables = FakeEnvironment::Variables;
+using Variables = Environment;
 
 // Each as the launcher was seen to set them.
 const Variables kTorchrun{{"RANK", "3"},
@@ -36,7 +37,7 @@ Variables operator+(Variables base, const Variables& more) {
 }
 
 Launch found(const Variables& variables) {
-  const Result<Launch> launch = find_launch(FakeEnvironment(variables));
+  const Result<Launch> launch = find_launch(variables);
   if (!launch) {
     ADD_FAILURE() << launch.error().message();
     return {};
@@ -45,7 +46,7 @@ Launch found(const Variables& variables) {
 }
 
 std::string refusal(const Variables& variables) {
-  const Result<Launch> launch = find_launch(FakeEnvironment(variables));
+  const Result<Launch> launch = find_launch(variables);
   if (launch) return "not refused: " + launch->describe();
   EXPECT_EQ(launch.error().code(), ErrorCode::invalid_argument);
   return launch.error().message();
@@ -212,13 +213,16 @@ TEST(Launch, TakesAnEmptyVariableForOneThatIsNotSet) {
   EXPECT_EQ(found({{"RANK", ""}, {"WORLD_SIZE", ""}, {"WEIR_RANK", ""}}).ranks, 1);
 }
 
-TEST(ProcessEnvironment, ReadsWhatItSets) {
-  Environment& environment = process_environment();
-  EXPECT_FALSE(environment.get("A_VARIABLE_OF_LAUNCH_TEST"));
-  environment.set("A_VARIABLE_OF_LAUNCH_TEST", "one");
-  environment.set("A_VARIABLE_OF_LAUNCH_TEST", "two");
-  EXPECT_EQ(environment.get("A_VARIABLE_OF_LAUNCH_TEST"), "two");
+TEST(ProcessEnvironment, HasEachVariableUpToItsFirstEqualsSign) {
+  ::setenv("A_VARIABLE_OF_LAUNCH_TEST", "b=c", 1);
+  ::setenv("ANOTHER_OF_LAUNCH_TEST", "", 1);
+  const Environment environment = process_environment();
   ::unsetenv("A_VARIABLE_OF_LAUNCH_TEST");
+  ::unsetenv("ANOTHER_OF_LAUNCH_TEST");
+  EXPECT_EQ(*value_of(environment, "A_VARIABLE_OF_LAUNCH_TEST"), "b=c");
+  EXPECT_EQ(environment.count("ANOTHER_OF_LAUNCH_TEST"), 1u);
+  EXPECT_EQ(value_of(environment, "ANOTHER_OF_LAUNCH_TEST"), nullptr) << "it is empty";
+  EXPECT_EQ(value_of(environment, "NONE_OF_LAUNCH_TEST"), nullptr);
 }
 
 // NCCL reads NCCL_COMM_ID in unique_id() and init().
@@ -226,22 +230,22 @@ TEST(Rendezvous, NamesTheAddressMeanwhileAndLeavesTheEnvironmentAsItWas) {
   SimDevice device;
   SimWorld world({.ranks = 1});
   const std::unique_ptr<Nccl> nccl = world.rank(0, device);
-  struct Case {
-    Variables variables;
-    std::optional<std::string> meanwhile, after;
+  const auto address = [] {
+    const char* const value = std::getenv("NCCL_COMM_ID");
+    return std::string(value != nullptr ? value : "none");
   };
-  const Case cases[] = {
-      {kTorchrun, "10.0.0.1:29501", {}},
-      {kTorchrun + Variables{{"NCCL_COMM_ID", "10.9.9.9:1"}}, "10.9.9.9:1", "10.9.9.9:1"},
-      {{}, {}, {}}};  // a rank that is alone meets nobody
-  for (const Case& one : cases) {
-    FakeEnvironment environment(one.variables);
-    const Launch launch = *find_launch(environment);
-    EXPECT_TRUE(rendezvous(*nccl, launch, environment).ok());
-    EXPECT_EQ(environment.get("NCCL_COMM_ID"), one.meanwhile);
-    finish_rendezvous(launch, environment);
-    EXPECT_EQ(environment.get("NCCL_COMM_ID"), one.after);
-  }
+  const auto expect = [&](const Launch& launch, const std::string& meanwhile,
+                          const std::string& after) {
+    EXPECT_TRUE(rendezvous(*nccl, launch).ok());
+    EXPECT_EQ(address(), meanwhile);
+    finish_rendezvous(launch);
+    EXPECT_EQ(address(), after);
+  };
+  expect(found(kTorchrun), "10.0.0.1:29501", "none");
+  expect(found({}), "none", "none");  // a rank that is alone meets nobody
+  ::setenv("NCCL_COMM_ID", "10.9.9.9:1", 1);
+  expect(found(kTorchrun + Variables{{"NCCL_COMM_ID", "10.9.9.9:1"}}), "10.9.9.9:1", "10.9.9.9:1");
+  ::unsetenv("NCCL_COMM_ID");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <barrier>
 
 #include "tests/comm/gpu_ranks.h"
-#include "weir/comm/registered_pool.h"
+#include "weir/comm/registered_buffers.h"
 
 namespace weir {
 namespace {
@@ -239,20 +239,18 @@ TEST_P(Graphs, EndWithTheirCommunicatorWhereARankDoesNotLaunch) {
 
 class Registered : public OnGpus {};
 
-TEST_P(Registered, PoolsThatComeAndGoLeaveNoFileAndNoMemory) {
+TEST_P(Registered, BuffersThatComeAndGoLeaveNoFileAndNoMemory) {
   create_prepared();
   std::atomic<std::size_t> files = 0;
   on_all([&](GpuRank& rank) {
     const int rounds = GetParam() == On::gpus ? 2000 : 200;
     std::uint64_t free_before = 0;
     for (int round = 0; round < rounds; ++round) {
-      Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 2_MiB});
-      expect_ok(pool);
-      if (!pool) return;
-      const Result<void*> block = pool->allocate(4096_B, rank.compute);
-      expect_ok(block);
-      expect_ok(pool->deallocate(*block));
-      expect_ok(pool->close());
+      Result<RegisteredBuffers> buffers =
+          RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB);
+      expect_ok(buffers);
+      if (!buffers) return;
+      expect_ok(buffers->close());
       if (round != 50 && round + 1 != rounds) continue;
       const Result<MemoryInfo> info = rank.device().memory_info();
       expect_ok(info);

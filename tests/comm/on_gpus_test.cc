@@ -5,7 +5,7 @@
 
 #include "tests/comm/gpu_ranks.h"
 #include "weir/comm/bucketer.h"
-#include "weir/comm/registered_pool.h"
+#include "weir/comm/registered_buffers.h"
 
 namespace weir {
 namespace {
@@ -287,23 +287,22 @@ TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
   });
 }
 
-TEST_P(Memory, OfRegisteredPoolsComesBack) {
+TEST_P(Memory, OfRegisteredBuffersComesBack) {
   create_prepared();
   on_all([](GpuRank& rank) {
     std::uint64_t before = 0;
     for (int round = 0; round < 50; ++round) {
-      Result<RegisteredPool> pool = RegisteredPool::create(*rank.comm, {.segment = 16_MiB});
-      expect_ok(pool);
-      if (!pool) return;
-      const Result<void*> block = pool->allocate(kPart, rank.compute);
-      expect_ok(block);
-      rank.write(rank.compute, *block, kPart, 3);
-      const Result<Work> work = largest(rank, *block, kPart, rank.compute);
+      Result<RegisteredBuffers> buffers =
+          RegisteredBuffers::create(*rank.comm, rank.compute, 16_MiB);
+      expect_ok(buffers);
+      if (!buffers) return;
+      void* const buffer = (*buffers)[0];
+      rank.write(rank.compute, buffer, kPart, 3);
+      const Result<Work> work = largest(rank, buffer, kPart, rank.compute);
       expect_ok(work);
       if (work) expect_ok(work->wait(rank.compute));
-      rank.check(rank.compute, *block, kPart, 3);
-      expect_ok(pool->deallocate(*block));
-      expect_ok(pool->close());
+      rank.check(rank.compute, buffer, kPart, 3);
+      expect_ok(buffers->close());
       const Result<MemoryInfo> info = rank.device().memory_info();
       expect_ok(info);
       if (round == 5) before = info->free.count;

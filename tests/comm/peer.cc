@@ -90,5 +90,5 @@ int main(int argc, char** argv) {
   // Nothing that was left behind by who started it goes on for ever.
   alarm(static_cast<unsigned>(options.limit) + weir::peer::kSecondsToEnd);
   if (options.probe) return weir::peer::probe();
-  return weir::peer::run(options, weir::process_environment());
+  return weir::peer::run(options);
 }

@@ -25,6 +25,6 @@ struct Options {
 void say(const nlohmann::json& what);
 
 // Does it, and says what came of it. Returns the exit code.
-int run(const Options& options, Environment& environment);
+int run(const Options& options);
 
 }  // namespace weir::peer

@@ -40,8 +40,7 @@ double seconds_since(Clock::time_point then) {
 
 class Peer {
  public:
-  Peer(Options options, Environment& environment)
-      : options_(std::move(options)), environment_(environment) {}
+  explicit Peer(Options options) : options_(std::move(options)) {}
 
   int run();
 
@@ -70,7 +69,6 @@ class Peer {
   }
 
   const Options options_;
-  Environment& environment_;
   Launch launch_;
   // Each needs those above it.
   std::unique_ptr<stress::Gpu> gpu_;
@@ -113,11 +111,11 @@ Status Peer::open() {
 
 Status Peer::connect() {
   last_good_ = Clock::now();
-  const Result<UniqueId> id = rendezvous(*nccl_, launch_, environment_);
+  const Result<UniqueId> id = rendezvous(*nccl_, launch_);
   if (!id) return id.error();
   Result<Communicator> made =
       Communicator::create(context(), *id, launch_.ranks, launch_.rank, settings());
-  finish_rendezvous(launch_, environment_);
+  finish_rendezvous(launch_);
   if (!made) return std::move(made).error();
   comm_ = *std::move(made);
   last_good_ = Clock::now();
@@ -304,7 +302,7 @@ int Peer::report() const {
 }
 
 int Peer::run() {
-  Result<Launch> launch = find_launch(environment_);
+  Result<Launch> launch = find_launch(process_environment());
   if (!launch) {
     std::fprintf(stderr, "comm_peer: %s\n", launch.error().message().c_str());
     return kWrongOptions;
@@ -342,8 +340,6 @@ void say(const nlohmann::json& what) {
   std::fflush(stdout);
 }
 
-int run(const Options& options, Environment& environment) {
-  return Peer(options, environment).run();
-}
+int run(const Options& options) { return Peer(options).run(); }
 
 }  // namespace weir::peer

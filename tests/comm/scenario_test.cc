@@ -7,8 +7,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/comm/launch_fixture.h"
-
 namespace weir {
 namespace {
 
@@ -196,16 +194,14 @@ TEST(ScenarioE, SeesAnOperationThatFailsOrNeverEnds) {
 
 // There is no telling which GPUs the machine has; but no launch is taken that is broken.
 TEST(CudaRanks, AreOfALaunchThatIsWhole) {
-  FakeEnvironment broken({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}});
-  const auto wrong = cuda_ranks(broken, 0);
+  const auto wrong = cuda_ranks({{"WEIR_RANK", "8"}, {"WEIR_WORLD_SIZE", "8"}}, 0);
   ASSERT_FALSE(wrong.ok());
   EXPECT_EQ(wrong.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(wrong.error().message(), HasSubstr("WEIR_RANK"));
 }
 
 TEST(CudaRanks, AreNoMoreThanTheGpus) {
-  FakeEnvironment alone;
-  const auto none = cuda_ranks(alone, 1000);
+  const auto none = cuda_ranks({}, 1000);
   ASSERT_FALSE(none.ok());
   EXPECT_THAT(none.error().message(),
               testing::AnyOf(HasSubstr("--ranks 1000"), HasSubstr("libcuda"),

@@ -51,11 +51,11 @@ TEST(World, LivesAsLongAsTheLastCommunicatorMadeOfIt) {
 }
 
 TEST(World, OfALaunchThatIsWrongIsRefusedByItsVariable) {
-  process_environment().set("WEIR_RANK", "0");
+  ::setenv("WEIR_RANK", "0", 1);
   SimDevice device;
   Allocator allocator(device);
   expect_error(Communicator::world(allocator), ErrorCode::invalid_argument, "WEIR_WORLD_SIZE");
-  process_environment().unset("WEIR_RANK");
+  ::unsetenv("WEIR_RANK");
 }
 
 TEST(World, TheDocumentShowsTheExample) {

@@ -18,7 +18,7 @@ constexpr Nanoseconds kHostTimeout{std::int64_t{120} * 1'000'000'000};
 // What stays from one opening to the next.
 class CudaJob {
  public:
-  static Result<std::shared_ptr<CudaJob>> start(Environment& environment, int wanted) {
+  static Result<std::shared_ptr<CudaJob>> start(const Environment& environment, int wanted) {
     const Result<Launch> launch = find_launch(environment);
     if (!launch) return launch.error();
     const Result<int> gpus = CudaDevice::count();
@@ -32,7 +32,7 @@ class CudaJob {
       if (!rates) return rates.error();
       job->rates_.push_back(*rates);
     }
-    if (placed) placed = job->connect_job(environment);
+    if (placed) placed = job->connect_job();
     if (!placed) return std::move(placed).error();
     return job;
   }
@@ -140,15 +140,15 @@ class CudaJob {
   }
 
   // One communicator for the job, by which ranks tell each other of all others.
-  Status connect_job(Environment& environment) {
+  Status connect_job() {
     if (!is_launched()) return {};
     Result<std::unique_ptr<Nccl>> nccl = load_nccl(ordinals_.front());
     if (!nccl) return std::move(nccl).error();
     nccl_ = *std::move(nccl);
-    const Result<UniqueId> id = rendezvous(*nccl_, launch_, environment);
+    const Result<UniqueId> id = rendezvous(*nccl_, launch_);
     if (!id) return id.error();
     const Result<CommHandle> world = nccl_->init(*id, ranks_, launch_.rank, {.name = "rendezvous"});
-    finish_rendezvous(launch_, environment);
+    finish_rendezvous(launch_);
     if (!world) return world.error();
     world_ = *world;
     return {};
@@ -224,7 +224,7 @@ class CudaRanks final : public LocalRanks {
 
 }  // namespace
 
-Result<OpenRanks> cuda_ranks(Environment& environment, int ranks) {
+Result<OpenRanks> cuda_ranks(const Environment& environment, int ranks) {
   Result<std::shared_ptr<CudaJob>> job = CudaJob::start(environment, ranks);
   if (!job) return std::move(job).error();
   return OpenRanks(

@@ -4,7 +4,7 @@
 
 namespace weir {
 
-Result<OpenRanks> cuda_ranks(Environment& environment, int /*ranks*/) {
+Result<OpenRanks> cuda_ranks(const Environment& environment, int /*ranks*/) {
   const Result<Launch> launch = find_launch(environment);
   if (!launch) return launch.error();
   return Error(

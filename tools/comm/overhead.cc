@@ -9,16 +9,11 @@
 #include <utility>
 
 #include "comm/bare_nccl.h"
+#include "comm/block.h"
 #include "replay/units.h"
-#include "weir/comm/registered_pool.h"
 
 namespace weir {
 namespace {
-
-constexpr std::pair<std::string_view, OperationKind> kMeasured[] = {
-    {"all_reduce", OperationKind::all_reduce},
-    {"all_gather", OperationKind::all_gather},
-    {"reduce_scatter", OperationKind::reduce_scatter}};
 
 double seconds(Nanoseconds time) { return static_cast<double>(time.count) / 1e9; }
 
@@ -28,65 +23,10 @@ double median(std::vector<double>& all) {
   return *middle;
 }
 
-// What operations send from and receive into: blocks of the heap, or of a registered pool.
-class Buffers {
- public:
-  explicit Buffers(BenchRank& rank) : rank_(rank) {}
-  ~Buffers() { (void)free(); }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-
-  // Registered: each a segment, with both communicators.
-  Status allocate(Bytes size, bool registered) {
-    if (registered) {
-      size = round_up(size, rank_.device.granularity());
-      Result<RegisteredPool> pool =
-          RegisteredPool::create(rank_.comm, {.segment = size, .segments = 2});
-      if (!pool) return std::move(pool).error();
-      pool_.emplace(*std::move(pool));
-    }
-    for (void*& place : places_) {
-      const Result<void*> block =
-          pool_ ? pool_->allocate(size, rank_.compute) : rank_.heap.allocate(size, rank_.compute);
-      if (!block) return block.error();
-      place = *block;
-      if (!registered) continue;
-      const auto record = rank_.nccl.register_range(rank_.raw, Address::of(place), size);
-      if (!record) return record.error();
-      raw_.push_back(*record);
-    }
-    return {};
-  }
-  void* send() const { return places_[0]; }
-  void* receive() const { return places_[1]; }
-
-  // Nothing uses them any more. The error, which the end of the scope would not tell.
-  Status free() {
-    for (const RegistrationHandle record : std::exchange(raw_, {})) {
-      if (Status gone = rank_.nccl.deregister(rank_.raw, record); !gone) return gone;
-    }
-    for (void*& place : places_) {
-      void* const block = std::exchange(place, nullptr);
-      Status freed = pool_ ? pool_->deallocate(block) : rank_.heap.deallocate(block);
-      if (!freed) return freed;
-    }
-    Status closed = pool_ ? pool_->close() : Status();
-    if (closed) pool_.reset();  // a closed pool takes no more calls
-    return closed;
-  }
-
- private:
-  BenchRank& rank_;
-  void* places_[2] = {};
-  std::optional<RegisteredPool> pool_;
-  std::vector<RegistrationHandle> raw_;  // with BenchRank::raw
-};
-
 enum Path { weir, bare };
 constexpr std::array kPaths = {Path::weir, Path::bare};
 
 struct Row {
-  OperationKind kind;
   Bytes size;
   double time[2] = {}, host[2] = {};   // of one operation, in seconds; by Path
   std::optional<std::uint64_t> wrong;  // elements; nothing: this device moves no data
@@ -95,19 +35,14 @@ struct Row {
 // One rank's measurements, in its thread.
 class OverheadOfRank {
  public:
-  OverheadOfRank(BenchRank& rank, const OverheadOptions& options, const Buffers& buffers)
+  OverheadOfRank(BenchRank& rank, const OverheadOptions& options)
       : rank_(rank),
         options_(options),
-        buffers_(buffers),
         where_(options.overlap ? overlapped(rank.compute) : rank.compute) {}
 
-  Result<Row> measure(OperationKind kind, Bytes size) {
-    group_ = {{.kind = kind,
-               .send = buffers_.send(),
-               .receive = buffers_.receive(),
-               .count = count_of(kind, size, rank_.ranks),
-               .type = DataType::float32}};
-    Row row{.kind = kind, .size = size, .wrong = {}};
+  Result<Row> measure(void* send, void* receive, Bytes size) {
+    sum_ = {.send = send, .receive = receive, .count = size.count / 4, .type = DataType::float32};
+    Row row{.size = size, .wrong = {}};
     if (Status checked = check(row); !checked) return std::move(checked).error();
     GraphPool pool(rank_.heap);
     Graph graphs[2];  // by Path
@@ -133,12 +68,12 @@ class OverheadOfRank {
  private:
   // One operation through Weir, and whether its result is right.
   Status check(Row& row) {
-    if (Status filled = rank_.kernels.fill(rank_.compute, group_, 1); !filled) return filled;
-    Result<Work> work = rank_.comm.run(group_, where_);
+    if (Status filled = rank_.kernels.fill(rank_.compute, {&sum_, 1}, 1); !filled) return filled;
+    Result<Work> work = rank_.comm.run(sum_, where_);
     if (!work) return std::move(work).error();
     last_ = *std::move(work);
     if (Status done = complete(); !done) return done;
-    const auto wrong = rank_.kernels.count_wrong(rank_.compute, group_, 1);
+    const auto wrong = rank_.kernels.count_wrong(rank_.compute, {&sum_, 1}, 1);
     if (!wrong) return wrong.error();
     const auto all = rank_.gather(static_cast<double>(wrong->value_or(0)));
     if (!all) return all.error();
@@ -191,11 +126,10 @@ class OverheadOfRank {
   // The operations of a round.
   Status queue(Path path) {
     if (path == Path::bare) {
-      return queue_bare(rank_.nccl, rank_.raw, {&group_, 1}, options_.operations_a_round,
-                        rank_.compute);
+      return queue_bare(rank_.nccl, rank_.raw, sum_, options_.operations_a_round, rank_.compute);
     }
     for (int i = 0; i < options_.operations_a_round; ++i) {
-      Result<Work> work = rank_.comm.run(group_, where_);
+      Result<Work> work = rank_.comm.run(sum_, where_);
       if (!work) return std::move(work).error();
       last_ = *std::move(work);
     }
@@ -211,34 +145,20 @@ class OverheadOfRank {
 
   BenchRank& rank_;
   const OverheadOptions& options_;
-  const Buffers& buffers_;
   const Where where_;
-  OperationGroup group_;
+  Operation sum_;
   Work last_;
 };
 
-std::string title_of(const OverheadOptions& options) {
-  std::string title = fmt::format(
-      "{} rounds of {} operations through each, in turns; {}, {}", options.rounds,
-      options.operations_a_round, options.captured ? "a round is the launch of a graph" : "eager",
-      options.overlap ? "on the communication stream" : "on the caller's stream");
-  return options.registered ? title + "; buffers registered with NCCL" : title;
-}
-
 std::vector<std::string> cells_of(const Row& row, int ranks) {
-  const auto bus = [&](Path path) {
-    return bus_bandwidth(row.kind, count_of(row.kind, row.size, ranks), row.time[path], ranks);
-  };
-  std::string_view name;
-  for (const auto& [known, kind] : kMeasured) name = kind == row.kind ? known : name;
-  const double ratio = bus(Path::bare) > 0 ? bus(Path::weir) / bus(Path::bare) : 1;
-  return {std::string(name),
-          std::to_string(row.size.count),
+  const double weir = bus_bandwidth(row.size, row.time[Path::weir], ranks);
+  const double bare = bus_bandwidth(row.size, row.time[Path::bare], ranks);
+  return {std::to_string(row.size.count),
           three_digits(row.time[Path::weir] * 1e6),
           three_digits(row.time[Path::bare] * 1e6),
-          three_digits(bus(Path::weir)),
-          three_digits(bus(Path::bare)),
-          fmt::format("{:.3f}", ratio),
+          three_digits(weir),
+          three_digits(bare),
+          fmt::format("{:.3f}", bare > 0 ? weir / bare : 1),
           fmt::format("{:.0f}", row.host[Path::weir] * 1e9),
           fmt::format("{:.0f}", row.host[Path::bare] * 1e9),
           fmt::format("{:.0f}", (row.host[Path::weir] - row.host[Path::bare]) * 1e9),
@@ -246,18 +166,6 @@ std::vector<std::string> cells_of(const Row& row, int ranks) {
 }
 
 }  // namespace
-
-Result<std::vector<OperationKind>> parse_operations(const std::string& text) {
-  std::vector<OperationKind> chosen;
-  std::string known;
-  for (const auto& [name, kind] : kMeasured) {
-    if (text == "all" || text == name) chosen.push_back(kind);
-    known += std::string(name) + ", ";
-  }
-  if (!chosen.empty()) return chosen;
-  return Error(ErrorCode::invalid_argument, "--operation '" + text + "': one of " + known +
-                                                "all; nccl-tests measures the others");
-}
 
 std::vector<Bytes> sizes_of(const OverheadOptions& options) {
   std::vector<Bytes> sizes;
@@ -268,17 +176,9 @@ std::vector<Bytes> sizes_of(const OverheadOptions& options) {
   return sizes;
 }
 
-std::uint64_t count_of(OperationKind kind, Bytes size, int ranks) {
-  constexpr std::uint64_t kElement = 4, kPart = 16;
-  if (!Operation{.kind = kind}.has_parts()) return size.count / kElement;
-  return size.count / static_cast<std::uint64_t>(ranks) / kPart * (kPart / kElement);
-}
-
-double bus_bandwidth(OperationKind kind, std::uint64_t count, double seconds, int ranks) {
-  const bool has_parts = Operation{.kind = kind}.has_parts();
-  const double bytes = 4. * static_cast<double>(count) * (has_parts ? ranks : 1);
-  const double factor = (has_parts ? 1. : 2.) * (ranks - 1) / ranks;
-  return seconds > 0 ? bytes / 1e9 / seconds * factor : 0;
+double bus_bandwidth(Bytes size, double seconds, int ranks) {
+  const double bytes = static_cast<double>(size.count);
+  return seconds > 0 ? bytes / 1e9 / seconds * 2 * (ranks - 1) / ranks : 0;
 }
 
 Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions& options) {
@@ -289,27 +189,33 @@ Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions
                              options.least.count, options.most.count, options.factor));
   }
   ScenarioReport report{.name = "bench", .title = "what Weir adds to NCCL"};
-  ScenarioTable table{.title = title_of(options),
-                      .columns = {"operation", "bytes", "us, Weir", "NCCL", "busbw, Weir", "NCCL",
-                                  "ratio", "host ns, Weir", "NCCL", "added", "#wrong"},
-                      .rows = {}};
+  ScenarioTable table{
+      .title =
+          fmt::format("{} rounds of {} all-reduces through each, in turns; {}, {}", options.rounds,
+                      options.operations_a_round,
+                      options.captured ? "a round is the launch of a graph" : "eager",
+                      options.overlap ? "on the communication stream" : "on the caller's stream"),
+      .columns = {"bytes", "us, Weir", "NCCL", "busbw, Weir", "NCCL", "ratio", "host ns, Weir",
+                  "NCCL", "added", "#wrong"},
+      .rows = {}};
   std::uint64_t wrong = 0;
   RanksOptions wanted;
   wanted.raw = true;
   const Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
-    Buffers buffers(rank);
-    if (Status had = buffers.allocate(options.most, options.registered); !had) return had;
-    OverheadOfRank overhead(rank, options, buffers);
-    for (const OperationKind kind : options.operations) {
-      for (const Bytes size : sizes_of(options)) {
-        const Result<Row> row = overhead.measure(kind, size);
-        if (!row) return row.error();
-        if (rank.rank != 0) continue;
-        table.rows.push_back(cells_of(*row, rank.ranks));
-        wrong += row->wrong.value_or(0);
-      }
+    Result<Block> send = Block::allocate(rank.heap, options.most, rank.compute);
+    if (!send) return std::move(send).error();
+    Result<Block> receive = Block::allocate(rank.heap, options.most, rank.compute);
+    if (!receive) return std::move(receive).error();
+    OverheadOfRank overhead(rank, options);
+    for (const Bytes size : sizes_of(options)) {
+      const Result<Row> row = overhead.measure(send->get(), receive->get(), size);
+      if (!row) return row.error();
+      if (rank.rank != 0) continue;
+      table.rows.push_back(cells_of(*row, rank.ranks));
+      wrong += row->wrong.value_or(0);
     }
-    return buffers.free();
+    Status freed = send->free();
+    return freed ? receive->free() : std::move(freed);
   });
   if (!ran) return ran.error();
   if (!*ran) return ran->error();

@@ -129,6 +129,6 @@ Result<std::unique_ptr<Ranks>> open_sim_ranks(const SimRanksOptions& sim,
 // has `ranks` threads, each with a GPU (0: one for each). What it opens may be opened again.
 // Errors: those of find_launch() and rendezvous(); invalid_argument (more ranks than GPUs);
 // unavailable (no driver, no NCCL); device.
-Result<OpenRanks> cuda_ranks(Environment& environment, int ranks);
+Result<OpenRanks> cuda_ranks(const Environment& environment, int ranks);
 
 }  // namespace weir

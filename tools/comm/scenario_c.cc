@@ -15,24 +15,22 @@ namespace weir {
 namespace {
 
 enum class Way {
-  alone,          // no all-reduce
-  weir,           // the block carries its fence
-  kept,           // Weir, too; freed when the step ends
-  record_stream,  // NCCL alone, on a stream of the program's, and DeviceHeap::record_stream()
-  host_sees,      // NCCL alone; freed when the host sees the end, as PyTorch's record_stream does
+  alone,      // no all-reduce
+  weir,       // the block carries its fence
+  kept,       // Weir, too; freed when the step ends
+  host_sees,  // NCCL alone; freed when the host sees the end, as PyTorch's record_stream does
 };
 struct Variant {
   const char* name;
   Way way;
   bool captured = false;
-  bool aims = false;  // it is Weir's, as it comes
 };
 
 struct Outcome {
   Bytes beyond;  // physical memory, most, beyond what was held before the first step
   Bytes live;    // blocks, most, likewise
   Nanoseconds step;
-  std::string picture;  // memory held and live after each layer
+  std::vector<Bytes> picture;  // memory held, and live, after each layer
 };
 
 class OverlapOfRank {
@@ -48,36 +46,28 @@ class OverlapOfRank {
     before_ = rank_.heap.statistics();
     rank_.heap.reset_peaks();
     if (Status had = allocate(input_, options_.output); !had) return had;
-    if (way_ == Way::record_stream || way_ == Way::host_sees) {
+    if (way_ == Way::host_sees) {
       Result<Stream> stream = rank_.kernels.new_stream();
       if (!stream) return std::move(stream).error();
       comm_ = *stream;
-      Result<EventHandle> event = rank_.device.create_event();
-      if (!event) return std::move(event).error();
-      event_ = *event;
     }
     return rank_.kernels.finish(rank_.compute);
   }
 
   // The host does not wait from layer to layer, nor from step to step.
-  Result<Outcome> run_eager() {
-    const Nanoseconds begin = rank_.kernels.now();
-    for (int number = 0; number < options_.steps; ++number) {
-      if (Status ran = step(); !ran) return std::move(ran).error();
-    }
-    return end(begin);
-  }
-
-  Result<Outcome> run_captured() {
+  Result<Outcome> run(bool captured) {
     GraphPool pool(rank_.heap);
-    Result<Graph> graph =
-        capture_graph(rank_, pool, CaptureMode::global, [this] { return step(); });
-    if (!graph) return std::move(graph).error();
+    Graph graph;
+    if (captured) {
+      Result<Graph> made =
+          capture_graph(rank_, pool, CaptureMode::global, [this] { return step(); });
+      if (!made) return std::move(made).error();
+      graph = *std::move(made);
+    }
     const Nanoseconds begin = rank_.kernels.now();
     for (int number = 0; number < options_.steps; ++number) {
-      if (Status launched = rank_.comm.launch(*graph, rank_.compute); !launched) {
-        return std::move(launched).error();
-      }
+      Status ran = captured ? rank_.comm.launch(graph, rank_.compute) : step();
+      if (!ran) return std::move(ran).error();
     }
     return end(begin);
   }
@@ -86,8 +76,7 @@ class OverlapOfRank {
     if (Status seen = free_seen(true); !seen) return seen;
     weights_.clear();
     input_.clear();
-    if (event_.value == 0) return {};
-    return rank_.device.destroy_event(event_);
+    return {};
   }
 
  private:
@@ -109,12 +98,12 @@ class OverlapOfRank {
     for (int layer = 0; layer < options_.layers; ++layer) {
       if (Status ran = run_layer(static_cast<std::size_t>(layer), last); !ran) return ran;
       const Statistics now = rank_.heap.statistics();
-      picture_ +=
-          fmt::format("{} {} {}\n", layer, now.reserved_bytes.current, now.live_bytes.current);
+      picture_.push_back({now.reserved_bytes.current});
+      picture_.push_back({now.live_bytes.current});
     }
     // The optimizer would need them all.
     if (way_ == Way::alone) return {};
-    if (way_ == Way::record_stream || way_ == Way::host_sees) return order(comm_, rank_.compute);
+    if (way_ == Way::host_sees) return rank_.heap.order(comm_, rank_.compute);
     if (Status waits = last.wait(rank_.compute); !waits) return waits;
     for (Block& block : step_) {
       if (Status freed = block.free(); !freed) return freed;
@@ -139,39 +128,19 @@ class OverlapOfRank {
                         .receive = output->get(),
                         .count = options_.output.count / 2,
                         .type = DataType::bfloat16};
-    switch (way_) {
-      case Way::alone:
-        break;
-      case Way::weir:
-      case Way::kept: {
-        Result<Work> work = rank_.comm.run(sum, overlapped(rank_.compute));
-        if (!work) return std::move(work).error();
-        last = *std::move(work);
-        if (way_ == Way::weir) break;
-        step_.push_back(*std::move(output));
-        return {};
-      }
-      case Way::record_stream:
-        if (Status queued = run_raw(sum); !queued) return queued;
-        if (Status recorded = rank_.heap.record_stream(output->get(), comm_); !recorded)
-          return recorded;
-        break;
-      case Way::host_sees:
-        return keep(sum, *std::move(output));
-    }
-    return output->free();
+    if (way_ == Way::host_sees) return keep(sum, *std::move(output));
+    if (way_ == Way::alone) return output->free();
+    Result<Work> work = rank_.comm.run(sum, overlapped(rank_.compute));
+    if (!work) return std::move(work).error();
+    last = *std::move(work);
+    if (way_ == Way::weir) return output->free();
+    step_.push_back(*std::move(output));
+    return {};
   }
 
-  Status order(Stream earlier, Stream later) {
-    if (Status recorded = rank_.device.record(event_, earlier); !recorded) return recorded;
-    return rank_.device.wait(later, event_);
-  }
-  Status run_raw(const Operation& operation) {
-    if (Status ordered = order(rank_.compute, comm_); !ordered) return ordered;
-    return rank_.nccl.enqueue(rank_.raw, operation, comm_);
-  }
   Status keep(const Operation& operation, Block block) {
-    if (Status queued = run_raw(operation); !queued) return queued;
+    if (Status ordered = rank_.heap.order(rank_.compute, comm_); !ordered) return ordered;
+    if (Status queued = rank_.nccl.enqueue(rank_.raw, operation, comm_); !queued) return queued;
     Result<EventHandle> done = rank_.device.create_event();
     if (!done) return std::move(done).error();
     if (Status recorded = rank_.device.record(*done, comm_); !recorded) return recorded;
@@ -209,22 +178,21 @@ class OverlapOfRank {
   std::vector<Block> weights_, input_, step_;
   Statistics before_;
   Stream comm_;
-  EventHandle event_;
   std::deque<Kept> kept_;
-  std::string picture_;
+  std::vector<Bytes> picture_;
 };
 
 // Of rank 0, in new ranks.
 Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
                          const Variant& variant, ScenarioReport& report) {
   RanksOptions wanted;
-  wanted.raw = variant.way == Way::record_stream || variant.way == Way::host_sees;
+  wanted.raw = variant.way == Way::host_sees;
   wanted.launch = 3_us;
   Outcome first;
   Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
     OverlapOfRank overlap(rank, options, variant.way);
     if (Status begun = overlap.begin(); !begun) return begun;
-    Result<Outcome> outcome = variant.captured ? overlap.run_captured() : overlap.run_eager();
+    Result<Outcome> outcome = overlap.run(variant.captured);
     if (!outcome) return std::move(outcome).error();
     if (rank.rank == 0) first = *std::move(outcome);
     return overlap.finish();
@@ -239,17 +207,12 @@ double ratio(Nanoseconds a, Nanoseconds b) {
 }
 double mebibytes(Bytes bytes) { return static_cast<double>(bytes.count) / (1 << 20); }
 
-// Where two texts begin to differ, and what stands there.
-std::string first_difference(const std::string& one, const std::string& other) {
-  constexpr std::size_t kBefore = 80, kAfter = 40;
-  const auto length = static_cast<std::ptrdiff_t>(std::min(one.size(), other.size()));
-  const auto at = static_cast<std::size_t>(
-      std::mismatch(one.begin(), one.begin() + length, other.begin()).first - one.begin());
-  const std::size_t begin = at - std::min(at, kBefore);
-  const auto around = [&](const std::string& text) {
-    return text.substr(begin, at - begin + kAfter);
-  };
-  return fmt::format("{} against {}", around(one), around(other));
+// Where two runs begin to differ, and what stands there.
+std::string first_difference(const std::vector<Bytes>& one, const std::vector<Bytes>& other) {
+  const auto [mine, theirs] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());
+  const auto at = mine - one.begin();
+  return fmt::format("after {} layers {} bytes {}, against {}", at / 2 + 1, mine->count,
+                     at % 2 == 0 ? "held" : "live", theirs->count);
 }
 
 // Runs it, adds its row, and says how many of the runs gave the very bytes of the first.
@@ -275,66 +238,45 @@ Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options
   return first;
 }
 
-// Where both are needed, the row that keeps every buffer comes before Weir's.
+// The row that keeps every buffer comes before Weir's.
 const Variant kVariants[] = {
     {"no all-reduce", Way::alone},
     {"Weir, every buffer kept for the step", Way::kept},
-    {"Weir", Way::weir, false, true},
-    {"DeviceHeap::record_stream", Way::record_stream},
+    {"Weir", Way::weir},
     {"freed when the host sees the end", Way::host_sees},
     {"no all-reduce, captured", Way::alone, true},
     {"Weir, every buffer kept, captured", Way::kept, true},
-    {"Weir, captured", Way::weir, true, true},
+    {"Weir, captured", Way::weir, true},
 };
-
-Status run_table(const OpenRanks& open, const OverlapOptions& options, const std::string& title,
-                 bool aims, ScenarioReport& report) {
-  ScenarioTable table{
-      .title = title,
-      .columns = {"", "beyond the weights", "of it blocks", "step", "runs of the same bytes"},
-      .rows = {}};
-  Outcome kept[2];  // eager, captured
-  for (const Variant& variant : kVariants) {
-    int alike = 0;
-    const Result<Outcome> outcome = run_variant(open, options, variant, table, alike, report);
-    if (!outcome) return outcome.error();
-    Outcome& keeps = kept[variant.captured ? 1 : 0];
-    if (variant.way == Way::kept) keeps = *outcome;
-    if (!aims || !variant.aims) continue;
-    const std::string name = variant.name;
-    report.aims.push_back({name + ": memory beyond the weights", "MiB", Bound::at_most,
-                           mebibytes(options.aim), mebibytes(outcome->beyond)});
-    report.aims.push_back({name + ": step, against that which keeps every buffer", "times",
-                           Bound::at_most, 1.02, ratio(outcome->step, keeps.step)});
-    report.aims.push_back({name + ": runs of the same bytes", "runs", Bound::exactly,
-                           static_cast<double>(options.runs), static_cast<double>(alike)});
-  }
-  report.tables.push_back(std::move(table));
-  return {};
-}
 
 }  // namespace
 
 Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOptions& options) {
   ScenarioReport report{.name = "C", .title = "all-reduce inputs that live too long"};
-  const std::string shape = fmt::format(
-      "{} layers {} wide, each with an output of {}, all-reduced, dropped at once; {} steps, and "
-      "the host waits for none",
-      options.layers, options.width, in_words(options.output), options.steps);
-  if (Status ran = run_table(open, options, shape, true, report); !ran) {
-    return std::move(ran).error();
+  ScenarioTable table{
+      .title = fmt::format(
+          "{} layers {} wide, each with an output of {}, all-reduced, dropped at once; {} steps, "
+          "and the host waits for none",
+          options.layers, options.width, in_words(options.output), options.steps),
+      .columns = {"", "beyond the weights", "of it blocks", "step", "runs of the same bytes"},
+      .rows = {}};
+  Outcome kept;  // eager; then captured
+  for (const Variant& variant : kVariants) {
+    int alike = 0;
+    Result<Outcome> outcome = run_variant(open, options, variant, table, alike, report);
+    if (!outcome) return std::move(outcome).error();
+    if (variant.way == Way::weir) {
+      const std::string name = variant.name;
+      report.aims.push_back({name + ": memory beyond the weights", "MiB", Bound::at_most,
+                             mebibytes(options.aim), mebibytes(outcome->beyond)});
+      report.aims.push_back({name + ": step, against that which keeps every buffer", "times",
+                             Bound::at_most, 1.02, ratio(outcome->step, kept.step)});
+      report.aims.push_back({name + ": runs of the same bytes", "runs", Bound::exactly,
+                             static_cast<double>(options.runs), static_cast<double>(alike)});
+    }
+    if (variant.way == Way::kept) kept = *std::move(outcome);
   }
-  OverlapOptions slow = options;
-  slow.compute = {options.compute.count / 8};
-  slow.runs = 1;
-  if (Status ran =
-          run_table(open, slow,
-                    fmt::format("The same where a layer takes {}, less than its all-reduce",
-                                in_words(slow.compute)),
-                    false, report);
-      !ran) {
-    return std::move(ran).error();
-  }
+  report.tables.push_back(std::move(table));
   report.notes.emplace_back("a run's bytes are the memory held and live after each layer");
   return report;
 }

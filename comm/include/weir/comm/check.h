@@ -8,17 +8,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace weir {
+#include "weir/comm/launch.h"
 
-using EnvironmentVariables = std::map<std::string, std::string>;
-// From entries "NAME=value", as in environ; null-terminated.
-EnvironmentVariables environment_of(const char* const* entries);
+namespace weir {
 
 struct RdmaPort {
   std::string device;  // "mlx5_0"
@@ -66,11 +63,8 @@ struct Check {
 };
 
 // `home`: the user's home folder from the system's user database; empty: none.
-Check check_machine(const std::string& root, const EnvironmentVariables& environment,
+Check check_machine(const std::string& root, const Environment& environment,
                     const std::string& home);
-// The ids of all rules.
-std::vector<std::string_view> rule_ids();
-
 // For people: printable characters only; ends with a line end.
 std::string check_text(const Check& check);
 // For programs: one JSON object. Ends with a line end.

@@ -29,7 +29,7 @@
 //
 // Threads: any thread may call; calls are made one after the other. All ranks must ask for
 // operations in the same order.
-// Order of destruction: graphs that captured its operations and registered pools, then the
+// Order of destruction: graphs that captured its operations and registered buffers, then the
 // communicator, then the heap. (A graph of a CaptureScope that outlives the communicator ends it.)
 // A communicator that was moved from may be destroyed or assigned to, nothing else.
 #pragma once
@@ -226,14 +226,14 @@ class Communicator {
   // most `host_timeout` for each of the two. No other call may be running. If ranks are threads of
   // one process, synchronise them after close(): NCCL then waits for all GPUs of the process, and
   // so for every rank that waits for this one. Errors: invalid_argument (graphs that captured its
-  // operations are alive, or registered pools are open: the communicator stays as it is); device
+  // operations are alive, or registered buffers are open: the communicator stays as it is); device
   // (an operation did not end: the message names it, and it was ended; or NCCL did not release its
   // part: that part is kept, all else is gone).
   Status close();
 
  private:
   friend class Bucketer;
-  friend class RegisteredPool;
+  friend class RegisteredBuffers;
   explicit Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
   static Result<Communicator> create_owned(std::shared_ptr<void> owner, CommContext context,
                                            const UniqueId& id, int ranks, int rank,

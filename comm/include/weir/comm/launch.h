@@ -7,12 +7,15 @@
 //
 //   Result<Launch> launch = find_launch(process_environment());
 //   // launch->describe(): one line
-//   Result<UniqueId> id = rendezvous(nccl, *launch, process_environment());
+//   Result<UniqueId> id = rendezvous(nccl, *launch);
 //   ... nccl.init(*id, launch->ranks, launch->rank, ...) ...
-//   finish_rendezvous(*launch, process_environment());
+//   finish_rendezvous(*launch);
+//
+// Threads: rendezvous() and finish_rendezvous() race with any thread that reads the environment.
 #pragma once
 
-#include <optional>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -22,22 +25,11 @@
 
 namespace weir {
 
-// The environment of a process. A variable with an empty value counts as not set.
-class Environment {
- public:
-  Environment() = default;
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-  virtual ~Environment() = default;
-
-  virtual std::optional<std::string> get(const std::string& name) const = 0;
-  virtual void set(const std::string& name, const std::string& value) = 0;
-  virtual void unset(const std::string& name) = 0;
-};
-
-// The environment of this process. Threads: set() and unset() race with any thread that reads the
-// environment.
-Environment& process_environment();
+// An environment's variables, by name.
+using Environment = std::map<std::string, std::string, std::less<>>;
+Environment process_environment();
+// Null: not set, or empty.
+const std::string* value_of(const Environment& environment, std::string_view name);
 
 // Which rank this process is.
 struct Launch {
@@ -66,14 +58,14 @@ Result<Launch> find_launch(const Environment& environment);
 bool is_of_a_launch(std::string_view variable);
 
 // Returns the id of a communicator of all ranks of `launch`, the same on each rank, at once. Sets
-// NCCL_COMM_ID, unless the user has set it. Nccl::init() then waits, and fails after about a minute
-// if rank 0 does not listen. Call rendezvous() before the first use of NCCL. An address always
-// gives the same id: make one communicator with it, and others by Nccl::split(). Errors: those of
-// Nccl::unique_id().
-Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch, Environment& environment);
+// NCCL_COMM_ID in the process's environment, unless the user has set it. Nccl::init() then waits,
+// and fails after about a minute if rank 0 does not listen. Call rendezvous() before the first use
+// of NCCL. An address always gives the same id: make one communicator with it, and others by
+// Nccl::split(). Errors: those of Nccl::unique_id().
+Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch);
 
 // Unsets what rendezvous() has set: every id that the process makes later would be that address.
 // Call it once Nccl::init() has returned or failed.
-void finish_rendezvous(const Launch& launch, Environment& environment);
+void finish_rendezvous(const Launch& launch);
 
 }  // namespace weir

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weir/comm/registered_buffers.h"
+
+#include <set>
+
+#include "tests/comm/ranks.h"
+
+namespace weir {
+namespace {
+
+using test::expect_error;
+using test::expect_ok;
+using test::Rank;
+
+class Registered : public test::CommRanks {
+ protected:
+  explicit Registered(const CommunicatorOptions& options = {}) {
+    create(options);
+    prepare();
+    buffers_.resize(ranks_.size());
+  }
+  void TearDown() override {
+    on_all([&](Rank& rank) { of(rank).reset(); });
+    CommRanks::TearDown();
+  }
+  std::optional<RegisteredBuffers>& of(const Rank& rank) {
+    return buffers_[static_cast<std::size_t>(rank.number)];
+  }
+  void create_buffers(Bytes bytes = 8_MiB, int count = 1) {
+    on_all([&](Rank& rank) {
+      Result<RegisteredBuffers> made =
+          RegisteredBuffers::create(*rank.comm, rank.compute, bytes, count);
+      expect_ok(made);
+      if (made) of(rank).emplace(*std::move(made));
+    });
+  }
+  void expect_none() {
+    EXPECT_EQ(world_.live_segments(), 0u);
+    EXPECT_EQ(world_.live_registrations(), 0u);
+  }
+
+  std::vector<std::optional<RegisteredBuffers>> buffers_;
+};
+
+TEST_F(Registered, BuffersAreWholeSegmentsAndLeaveNothing) {
+  create_buffers(1_B, 3);
+  EXPECT_EQ(world_.live_segments(), 6u);
+  EXPECT_EQ(world_.live_registrations(), 6u);
+  on_all([&](Rank& rank) {
+    EXPECT_EQ(of(rank)->bytes(), rank.device.granularity());
+    ASSERT_EQ(of(rank)->size(), 3u);
+    std::set<void*> all;
+    for (std::size_t i = 0; i < 3; ++i) {
+      all.insert((*of(rank))[i]);
+      rank.write(rank.compute, (*of(rank))[i], of(rank)->bytes());
+    }
+    EXPECT_EQ(all.size(), 3u);
+    expect_ok(of(rank)->close());
+    expect_ok(of(rank)->close());  // which does nothing
+  });
+  expect_none();
+}
+
+TEST_F(Registered, BuffersOfACommunicatorThatIsNotPreparedAreRefused) {
+  on_all([](Rank& rank) {
+    Result<std::optional<Communicator>> other =
+        rank.comm->split(0, rank.number, {.name = "other", .watch_every = {}});
+    expect_ok(other);
+    expect_error(RegisteredBuffers::create(**other, rank.compute, 1_MiB),
+                 ErrorCode::invalid_argument, "call prepare() first");
+    expect_ok((*other)->status());
+  });
+  expect_none();
+}
+
+TEST_F(Registered, DifferentBuffersAreRefusedEverywhereAndNothingIsKept) {
+  on_all([](Rank& rank) {
+    expect_error(
+        RegisteredBuffers::create(*rank.comm, rank.compute, rank.number == 0 ? 64_MiB : 32_MiB),
+        ErrorCode::invalid_argument,
+        "rank 0 for 1 of 67108864 bytes, rank 1 for 1 of 33554432 bytes");
+    expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB, 1 + rank.number),
+                 ErrorCode::invalid_argument, "rank 0 for 1 of 2097152 bytes, rank 1 for 2 of");
+  });
+  expect_none();
+  create_buffers();  // the ranks are in step still
+}
+
+TEST_F(Registered, BuffersThatNobodyCanHaveAreRefusedByOneRankAlone) {
+  const auto create = [&](Bytes bytes, int count) {
+    return RegisteredBuffers::create(*ranks_[0]->comm, ranks_[0]->compute, bytes, count);
+  };
+  expect_error(create(1_MiB, 0), ErrorCode::invalid_argument, "there is at least one");
+  expect_error(create(0_B, 1), ErrorCode::invalid_argument, "of at least one byte");
+  for (const Bytes bytes : {Bytes{~std::uint64_t{0}}, 1_TiB * 1025}) {
+    expect_error(create(bytes, 1), ErrorCode::out_of_memory, "no device has 1");
+  }
+}
+
+TEST_F(Registered, BuffersAreNowhereWhereOneRankHasNone) {
+  for (const NcclCall call : {NcclCall::register_range, NcclCall::allocate_segment}) {
+    world_.fail(1, call, 3);
+    on_all([](Rank& rank) {
+      expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB, 4), ErrorCode::device,
+                   "rank 1 has none, so no rank keeps one: ");
+    });
+    expect_none();
+  }
+}
+
+class RegisteredSoon : public Registered {
+ protected:
+  RegisteredSoon() : Registered({.host_timeout = Nanoseconds{2'000'000'000}}) {}
+};
+
+TEST_F(RegisteredSoon, BuffersWhoseOtherRanksDoNotComeEndTheCommunicator) {
+  expect_error(RegisteredBuffers::create(*ranks_[0]->comm, ranks_[0]->compute, 2_MiB),
+               ErrorCode::device, "create registered buffers: a rank did not take part");
+  EXPECT_FALSE(ranks_[0]->comm->status());
+  expect_none();
+}
+
+TEST_F(RegisteredSoon, BuffersAreKeptWhereWorkDoesNotEnd) {
+  create_buffers();
+  world_.hang(0, 1);
+  on_all([&](Rank& rank) {
+    expect_ok(rank.sum((*of(rank))[0], 8_MiB, rank.compute));
+    if (rank.number != 0) return;
+    expect_error(of(rank)->close(), ErrorCode::device,
+                 "all-reduce of 8.00 MiB of float32 (sum), has not ended");
+    rank.comm->abort("a test");
+    expect_ok(of(rank)->close());
+  });
+}
+
+TEST_F(Registered, RanksThatAskForDifferentThingsSayWho) {
+  on_all([&](Rank& rank) {
+    GraphPool graphs(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
+    const Error error = rank.number == 0
+                            ? rank.comm->end_capture(*capture).error()
+                            : RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB).error();
+    expect_error(Status(error), ErrorCode::invalid_argument, "ranks ask for different things");
+  });
+}
+
+// The race checker sees memory that is unmapped while it is used.
+TEST_F(Registered, BuffersGoOnceOperationsAndTheStreamAreDoneWithThem) {
+  create_buffers();
+  on_all([&](Rank& rank) {
+    void* const buffer = (*of(rank))[0];
+    rank.write(rank.side, buffer, 8_MiB);
+    expect_ok(rank.sum(buffer, 8_MiB, rank.side));  // overlapped: nobody waits for it
+    expect_ok(rank.heap->order(rank.side, rank.compute));
+    expect_ok(of(rank)->close());
+  });
+  create_buffers();
+  on_all([&](Rank& rank) {
+    const Result<Work> work = rank.sum((*of(rank))[0], 8_MiB, rank.compute);
+    expect_ok(work);
+    expect_ok(work->wait(rank.compute));
+    rank.read(rank.compute, (*of(rank))[0], 8_MiB, 5_ms);
+    expect_ok(of(rank)->close());
+  });
+  expect_none();
+}
+
+TEST_F(Registered, BuffersStayForGraphs) {
+  create_buffers();
+  on_all([&](Rank& rank) {
+    GraphPool graphs(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
+    expect_ok(capture);
+    expect_ok(rank.sum((*of(rank))[0], 8_MiB, rank.compute));
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    expect_ok(rank.comm->launch(*graph, rank.side));
+    expect_error(of(rank)->close(), ErrorCode::invalid_argument, "1 graphs that captured");
+    expect_ok(rank.comm->launch(*graph, rank.side));  // it works as before
+    *graph = Graph();
+    expect_ok(of(rank)->close());
+  });
+  expect_none();
+}
+
+TEST_F(Registered, BuffersHoldTheCommunicatorUntilTheyAreClosed) {
+  create_buffers();
+  on_all([&](Rank& rank) {
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument,
+                 "registered buffers are open: close them first");
+    rank.comm.reset();  // which is logged: it goes with the buffers
+    expect_ok(of(rank)->close());
+  });
+  EXPECT_EQ(world_.live_communicators(), 0u);
+}
+
+TEST_F(Registered, BuffersMoveAndGoWithWhatTheyAreAssignedTo) {
+  create_buffers();
+  create_buffers();  // emplace() destroys those of before
+  EXPECT_EQ(world_.live_segments(), 2u);
+  on_all([&](Rank& rank) {
+    RegisteredBuffers moved = *std::move(of(rank));
+    void* const buffer = moved[0];
+    *of(rank) = std::move(moved);
+    EXPECT_EQ((*of(rank))[0], buffer);
+  });
+  EXPECT_EQ(world_.live_segments(), 2u);
+}
+
+TEST_F(Registered, BuffersComeAndGoAThousandTimesWithoutATrace) {
+  const std::uint64_t mappings = ranks_[0]->device.live().mappings;
+  const std::uint64_t reservations = ranks_[0]->device.live().reservations;
+  on_all([&](Rank& each) {
+    for (int round = 0; round < 1000; ++round) {
+      expect_ok(RegisteredBuffers::create(*each.comm, each.compute, 2_MiB));
+    }
+  });
+  expect_none();
+  EXPECT_EQ(ranks_[0]->device.live().mappings, mappings);
+  EXPECT_EQ(ranks_[0]->device.live().reservations, reservations);
+}
+
+}  // namespace
+}  // namespace weir
