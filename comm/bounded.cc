@@ -2,6 +2,9 @@
 #include "comm/bounded.h"
 
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <stop_token>
 #include <utility>
 
 namespace weir {
@@ -31,23 +34,18 @@ std::optional<Status> BoundedCall::wait(Nanoseconds host_timeout) {
 
 Ticker::Ticker(Nanoseconds period, std::function<bool()> look) {
   if (period <= Nanoseconds{}) return;
-  thread_ = std::thread([this, period, look = std::move(look)] {
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, waitable(period), [&] { return stopped_; })) {
-      lock.unlock();
-      const bool goes_on = look();
-      lock.lock();
-      if (!goes_on) return;
-    }
+  thread_ = std::jthread([period, look = std::move(look)](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never;  // but for the stop
+    std::unique_lock lock(mutex);
+    do {
+      never.wait_for(lock, stop, waitable(period), [] { return false; });
+    } while (!stop.stop_requested() && look());
   });
 }
 
 void Ticker::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-    changed_.notify_all();
-  }
+  thread_.request_stop();
   if (thread_.joinable()) thread_.join();
 }
 

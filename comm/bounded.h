@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -52,10 +50,7 @@ class Ticker {
   void stop();  // waits for a look that goes on
 
  private:
-  std::mutex mutex_;
-  bool stopped_ = false;
-  std::condition_variable changed_;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 // Does it hold within 0.1 s, by the real clock? For what the driver does in a thread of its own

@@ -22,12 +22,11 @@ class Bucketer::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  Status lay_out(std::span<const TensorSize> tensors);
+  Status lay_out(std::span<const std::uint64_t> counts);
   Status allocate();
   Status ready(std::size_t tensor);
   Status finish();
 
-  std::size_t tensors() const { return tensors_.size(); }
   std::size_t buckets() const { return buckets_.size(); }
   std::size_t bucket_of(std::size_t tensor) const {
     return tensor < tensors_.size() ? tensors_[tensor].bucket : buckets_.size();
@@ -73,17 +72,17 @@ class Bucketer::Impl {
 };
 
 // From the last parameter to the first.
-Status Bucketer::Impl::lay_out(std::span<const TensorSize> tensors) {
+Status Bucketer::Impl::lay_out(std::span<const std::uint64_t> counts) {
   constexpr Bytes kMost = 1_TiB;
   const Bytes each = size_of(type_);
-  tensors_.resize(tensors.size());
-  for (std::size_t at = tensors.size(); at-- > 0;) {
-    if (tensors[at].count > kMost / each) {
+  tensors_.resize(counts.size());
+  for (std::size_t at = counts.size(); at-- > 0;) {
+    if (counts[at] > kMost / each) {
       return error(ErrorCode::invalid_argument, "tensor " + std::to_string(at) + " has " +
-                                                    std::to_string(tensors[at].count) +
+                                                    std::to_string(counts[at]) +
                                                     " elements, more than any device holds");
     }
-    const Bytes bytes = each * tensors[at].count;
+    const Bytes bytes = each * counts[at];
     const Bytes most = buckets_.size() < 2 ? options_.first_bucket : options_.bucket;
     const bool full = !buckets_.empty() && buckets_.back().bytes > 0_B &&
                       round_up(buckets_.back().bytes, kGrain) + bytes > most;
@@ -223,7 +222,7 @@ Bucketer::Bucketer(Bucketer&&) noexcept = default;
 Bucketer& Bucketer::operator=(Bucketer&&) noexcept = default;
 Bucketer::~Bucketer() = default;
 
-Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const TensorSize> tensors,
+Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const std::uint64_t> counts,
                                   DataType type, Stream stream, const BucketerOptions& options) {
   auto impl = std::make_unique<Impl>(communicator.state_, type, stream, options);
   const CommState& state = *communicator.state_;
@@ -232,12 +231,11 @@ Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const Te
   if (Status good = sum.check(state.ranks, state.rank); !good) {
     return impl->error(good.error().code(), good.error().message());
   }
-  if (Status laid = impl->lay_out(tensors); !laid) return std::move(laid).error();
+  if (Status laid = impl->lay_out(counts); !laid) return std::move(laid).error();
   if (Status allocated = impl->allocate(); !allocated) return std::move(allocated).error();
   return Bucketer(std::move(impl));
 }
 
-std::size_t Bucketer::tensors() const { return impl_->tensors(); }
 std::size_t Bucketer::buckets() const { return impl_->buckets(); }
 std::size_t Bucketer::bucket_of(std::size_t tensor) const { return impl_->bucket_of(tensor); }
 void* Bucketer::bucket_view(std::size_t tensor) const { return impl_->bucket_view(tensor); }

@@ -133,8 +133,7 @@ void Communicator::abort(const std::string& why) {
 
 Result<Work> Communicator::run(std::span<const Operation> group, Where where) {
   if (group.empty()) return Work();
-  Result<WorkPoint> end =
-      state_->run(group, where.stream, where.overlap || state_->options.overlap);
+  Result<WorkPoint> end = state_->run(group, where.stream, where.overlap);
   if (!end) return std::move(end).error();
   return Work(state_, *std::move(end));
 }

@@ -12,7 +12,8 @@
 namespace weir {
 namespace {
 
-// Large enough for NCCL to choose rings and its simple protocol, for where size decides.
+// Bytes of an operation, enough for NCCL to choose rings and its simple protocol, which it connects
+// at first use where NCCL_RUNTIME_CONNECT=0 came too late.
 constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
 
 template <class Number>
@@ -70,15 +71,16 @@ Status CommState::prepare() {
   return status().error();
 }
 
-// One operation of each kind, eagerly. Where ranks have a part each, the parts are of kLarge bytes
-// together, so that the memory does not grow with the ranks.
+// One operation of each kind, eagerly, in memory of NCCL's: the heap keeps nothing of it. Where
+// ranks have a part each, the parts are of kLarge bytes together, so that the memory does not grow
+// with the ranks.
 Status CommState::connect(Stream stream) {
   const std::uint64_t all_ranks = static_cast<std::uint64_t>(ranks);
-  const std::uint64_t whole = context.nccl.connects_at_once() ? all_ranks : kLarge / 4;
+  const std::uint64_t whole = kLarge / 4;
   const Bytes bytes{4 * std::max(whole, all_ranks)};
-  Result<void*> memory = context.heap.allocate(bytes * 2, stream);
-  if (!memory) return std::move(memory).error();
-  auto* const from = static_cast<std::byte*>(*memory);
+  const Result<Address> memory = context.nccl.allocate_segment(bytes * 2);
+  if (!memory) return memory.error();
+  auto* const from = static_cast<std::byte*>(memory->pointer());
   std::byte* const into = from + bytes.count;
   Status first;
   for (int kind = 0; kind < static_cast<int>(OperationKind::send) && first; ++kind) {
@@ -101,7 +103,7 @@ Status CommState::connect(Stream stream) {
   if (first) first = enqueue(pairs, stream);
   Status finished = host_wait(context.device, stream);  // prepare() bounds it
   if (first) first = std::move(finished);
-  Status freed = context.heap.deallocate(*memory);
+  Status freed = context.nccl.free_segment(*memory);
   return first ? std::move(freed) : std::move(first);
 }
 

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,7 +63,6 @@ void make_settings() {
 Result<NcclLibrary> load() {
   const std::string named = in_environment("WEIR_NCCL_LIBRARY");
   const std::string path = named.empty() ? "libnccl.so.2" : named;
-  const bool was_loaded = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD) != nullptr;
   make_settings();
   // Never closed: its threads run as long as the process.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -73,7 +71,6 @@ Result<NcclLibrary> load() {
     return unavailable(why != nullptr ? why : path + " can't be loaded");
   }
   NcclLibrary nccl;
-  nccl.connects_at_once = connects_at_once(was_loaded);
   nccl.ncclGetVersion =
       reinterpret_cast<decltype(nccl.ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
   if (nccl.ncclGetVersion == nullptr || nccl.ncclGetVersion(&nccl.version) != ncclSuccess) {
@@ -109,19 +106,6 @@ Status check_settings() {
                    "buffers of captured operations, whole, which Weir shares between buffers and "
                    "maps elsewhere while the graph lives. Unset it, or set it to 0, and make "
                    "RegisteredBuffers");
-}
-
-bool connects_at_once(bool was_loaded) {
-  if (number_in_environment("NCCL_RUNTIME_CONNECT") != 0) return false;
-  return !was_loaded || started_with("NCCL_RUNTIME_CONNECT", "0");
-}
-
-bool started_with(const std::string& name, const std::string& value) {
-  std::ifstream environment("/proc/self/environ");
-  for (std::string variable; std::getline(environment, variable, '\0');) {
-    if (variable == name + "=" + value) return true;
-  }
-  return false;
 }
 
 Result<const NcclLibrary*> NcclLibrary::get() {

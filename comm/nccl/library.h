@@ -29,8 +29,7 @@ struct NcclLibrary {
 #define WEIR_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
   WEIR_NCCL_CALLS(WEIR_NCCL_MEMBER)
 #undef WEIR_NCCL_MEMBER
-  int version = 0;                // 22809
-  bool connects_at_once = false;  // see connects_at_once()
+  int version = 0;  // 22809
 
   // Loads it, at the first call, after the settings that captures need were made. Errors:
   // unavailable.
@@ -77,12 +76,5 @@ inline ncclResult_t NcclLibrary::call(const Operation& operation, ncclRedOp_t op
 // Errors: invalid_argument (a setting with which captures can't work).
 Status check_settings();
 Error calls_that_do_not_wait();
-
-// Does NCCL connect rings and trees when it makes a communicator (NCCL_RUNTIME_CONNECT=0)? It reads
-// its settings once, when it is first used. `was_loaded`: somebody else may have used it already;
-// then only what the process was started with is sure to be what it read.
-bool connects_at_once(bool was_loaded);
-// Was the variable in the environment, with this value, when the process started?
-bool started_with(const std::string& name, const std::string& value);
 
 }  // namespace weir

@@ -66,7 +66,6 @@ class LoadedNccl final : public Nccl {
 
   const NcclLibrary& library() const { return nccl_; }
   std::string version() const override { return nccl_version_text(nccl_.version); }
-  bool connects_at_once() const override { return nccl_.connects_at_once; }
 
   Result<UniqueId> unique_id() override {
     const Result<ncclUniqueId> made =

@@ -30,7 +30,6 @@ class SimNccl final : public Nccl {
       : world_(std::move(world)), rank_(rank), device_(device) {}
 
   std::string version() const override { return "simulated"; }
-  bool connects_at_once() const override { return world_->options.connects_at_once; }
 
   Result<UniqueId> unique_id() override {
     const std::lock_guard lock(world_->mutex);

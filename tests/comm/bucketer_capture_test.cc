@@ -83,7 +83,7 @@ TEST_F(CapturedBuckets, AreMadeBeforeTheCapture) {
   GraphPool pool(*rank.heap);
   Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
   expect_ok(capture);
-  const std::vector<TensorSize> some{{10}};
+  const std::vector<std::uint64_t> some{10};
   expect_error(Bucketer::create(*rank.comm, some, DataType::float32, rank.compute),
                ErrorCode::capture, "create it before the capture begins");
   expect_ok(capture->end());

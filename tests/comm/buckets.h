@@ -13,12 +13,6 @@
 
 namespace weir::test {
 
-inline std::vector<TensorSize> sizes(const std::vector<std::uint64_t>& counts) {
-  std::vector<TensorSize> tensors;
-  for (const std::uint64_t count : counts) tensors.push_back({count});
-  return tensors;
-}
-
 // From the last to the first; or, of another seed than 0, in any order.
 inline std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
   std::vector<std::size_t> order(count);
@@ -53,7 +47,7 @@ class Buckets : public CommRanks {
   static Bucketer make(Rank& rank, const std::vector<std::uint64_t>& counts,
                        const BucketerOptions& options = {}) {
     Result<Bucketer> made =
-        Bucketer::create(*rank.comm, sizes(counts), DataType::float32, rank.compute, options);
+        Bucketer::create(*rank.comm, counts, DataType::float32, rank.compute, options);
     EXPECT_TRUE(made.ok()) << made.error().message();
     return *std::move(made);
   }

@@ -58,13 +58,13 @@ TEST_F(OnTheCallersStream, OperationsCostOneRecordAndNoWait) {
   });
 }
 
-TEST_F(OnTheCallersStream, OperationsOfACommunicatorThatOverlapsDoNotRun) {
-  create({.overlap = true});
+TEST_F(OnTheCallersStream, OperationsThatOverlapDoNotRun) {
+  create();
   on_all([](Rank& rank) {
     void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(sum(*rank.comm, block, rank.compute));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
-    expect_ok(sum(*rank.comm, block, rank.compute));
+    expect_ok(rank.sum(block, kSize, rank.compute));
     EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 1);
     rank.free(block);
   });

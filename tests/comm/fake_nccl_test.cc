@@ -285,31 +285,5 @@ TEST_F(FakeNccl, AnExchangeDoesNotWaitBehindOneThatRanksDidNotComeTo) {
   EXPECT_TRUE(gathered.ok()) << gathered.error().message();
 }
 
-TEST_F(FakeNccl, DoesNotBelieveASettingThatWasMadeAfterNcclReadIt) {
-  ASSERT_FALSE(nccl_->connects_at_once());
-  ::setenv("NCCL_RUNTIME_CONNECT", "0", 1);
-  EXPECT_FALSE(nccl_->connects_at_once());
-  ::unsetenv("NCCL_RUNTIME_CONNECT");
-}
-
-TEST_F(FakeNccl, BelievesASettingThatWasMadeBeforeTheLibraryWasLoaded) {
-  ::setenv("NCCL_RUNTIME_CONNECT", "0", 1);
-  EXPECT_TRUE(connects_at_once(/*was_loaded=*/false));
-  EXPECT_FALSE(connects_at_once(/*was_loaded=*/true)) << "NCCL may have read it before";
-  ::setenv("NCCL_RUNTIME_CONNECT", "1", 1);
-  EXPECT_FALSE(connects_at_once(/*was_loaded=*/false));
-  ::unsetenv("NCCL_RUNTIME_CONNECT");
-  EXPECT_FALSE(connects_at_once(/*was_loaded=*/false));
-}
-
-// A variable of the test's own process, which nobody sets for it.
-TEST_F(FakeNccl, KnowsWhatTheProcessStartedWith) {
-  const char* const path = std::getenv("PATH");
-  if (path == nullptr) GTEST_SKIP() << "the test was started without PATH";
-  EXPECT_TRUE(started_with("PATH", path));
-  EXPECT_FALSE(started_with("PATH", std::string(path) + "/x"));
-  EXPECT_FALSE(started_with("WEIR_NO_SUCH_VARIABLE", ""));
-}
-
 }  // namespace
 }  // namespace weir

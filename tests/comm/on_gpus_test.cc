@@ -314,7 +314,7 @@ TEST_P(Memory, OfRegisteredBuffersComesBack) {
 TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
   create_prepared();
   on_all([](GpuRank& rank) {
-    const std::vector<TensorSize> tensors(20, TensorSize{kPart.count});
+    const std::vector<std::uint64_t> tensors(20, kPart.count);
     Result<Bucketer> bucketer =
         Bucketer::create(*rank.comm, tensors, kBytes, rank.compute,
                          {.bucket = kPart * 4, .first_bucket = kPart, .reduction = kLargest});

@@ -60,7 +60,6 @@ class OneAtATime final : public Nccl {
   }
 
   std::string version() const override { return inner_.version(); }
-  bool connects_at_once() const override { return inner_.connects_at_once(); }
   Result<UniqueId> unique_id() override { return inner_.unique_id(); }
   Result<CommHandle> init(const UniqueId& id, int ranks, int rank,
                           const CommConfig& with) override {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/contents.h"
 
-#include <algorithm>
-
 namespace weir {
 namespace {
 
@@ -11,23 +9,11 @@ bool reduces(OperationKind kind) {
          kind == OperationKind::reduce_scatter;
 }
 
-// Those of each pair of ranks are counted apart: the nth that one sends is the nth that the other
-// receives.
-std::uint64_t number_of(std::span<const Operation> operations, std::size_t which) {
-  const Operation& operation = operations[which];
-  if (operation.kind != OperationKind::send && operation.kind != OperationKind::receive) {
-    return which;
-  }
-  return static_cast<std::uint64_t>(
-      std::count_if(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(which),
-                    [&](const Operation& earlier) {
-                      return earlier.kind == operation.kind && earlier.peer == operation.peer;
-                    }));
-}
-
-Contents contents_of(std::span<const Operation> operations, std::size_t which, int ranks,
-                     std::uint64_t seed) {
-  return {.seed = seed, .operation = number_of(operations, which), .ranks = ranks};
+// A receive has what its send had.
+Contents contents_of(const Operation& operation, int ranks, std::uint64_t seed) {
+  const bool receives = operation.kind == OperationKind::receive;
+  const OperationKind kind = receives ? OperationKind::send : operation.kind;
+  return {.seed = seed, .operation = static_cast<std::uint64_t>(kind), .ranks = ranks};
 }
 
 float* elements_at(const void* memory) { return static_cast<float*>(const_cast<void*>(memory)); }
@@ -54,11 +40,10 @@ void add_received(const Operation& operation, Contents contents, int rank, int r
 std::vector<Piece> sent_pieces(std::span<const Operation> operations, int rank, int ranks,
                                std::uint64_t seed) {
   std::vector<Piece> pieces;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    const Operation& operation = operations[i];
+  for (const Operation& operation : operations) {
     const Bytes bytes = operation.reads(ranks, rank);
     if (bytes == 0_B) continue;
-    Contents contents = contents_of(operations, i, ranks, seed);
+    Contents contents = contents_of(operation, ranks, seed);
     contents.sender = rank;
     if (operation.kind == OperationKind::send) contents.receiver = operation.peer;
     pieces.push_back({elements_at(operation.send), bytes / size_of(operation.type), contents});
@@ -69,9 +54,9 @@ std::vector<Piece> sent_pieces(std::span<const Operation> operations, int rank, 
 std::vector<Piece> received_pieces(std::span<const Operation> operations, int rank, int ranks,
                                    std::uint64_t seed) {
   std::vector<Piece> pieces;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    if (operations[i].writes(ranks, rank) == 0_B) continue;
-    add_received(operations[i], contents_of(operations, i, ranks, seed), rank, ranks, pieces);
+  for (const Operation& operation : operations) {
+    if (operation.writes(ranks, rank) == 0_B) continue;
+    add_received(operation, contents_of(operation, ranks, seed), rank, ranks, pieces);
   }
   return pieces;
 }

@@ -16,7 +16,7 @@ namespace weir {
 
 struct Contents {
   std::uint64_t seed = 0;
-  std::uint64_t operation = 0;  // its number in the list; of send and receive: between two ranks
+  std::uint64_t operation = 0;  // its kind: a group has one of each, of send and receive for a pair
   int sender = 0;               // kEveryRank: the elements of all, summed
   int receiver = -1;            // of send and receive; -1: it is no one rank's
   std::uint64_t first = 0;      // the place, in what was sent, of the first element

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,55 +26,19 @@ using rank_kernels::status_of;
 
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
 
-// A stream, two events, and memory, for measuring.
-class Stopwatch {
- public:
-  explicit Stopwatch(Bytes bytes) {
-    said_ = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
-    if (said_ == cudaSuccess) said_ = cudaEventCreate(&begin_);
-    if (said_ == cudaSuccess) said_ = cudaEventCreate(&end_);
-    if (said_ == cudaSuccess) said_ = cudaMalloc(&memory_, bytes.count);
+// How long such a kernel takes by the host's clock, in nanoseconds: the least of five.
+Result<double> time_work(std::span<const rank_kernels::Touched> touched, std::uint64_t rounds,
+                         unsigned blocks) {
+  std::chrono::nanoseconds least = std::chrono::hours(1);
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    Status ran = rank_kernels::work({}, touched, rounds, blocks);
+    if (ran) ran = status_of("measuring the GPU's speed", cudaDeviceSynchronize());
+    if (!ran) return std::move(ran).error();
+    least = std::min<std::chrono::nanoseconds>(least, std::chrono::steady_clock::now() - begin);
   }
-  ~Stopwatch() {
-    if (memory_ != nullptr) cudaFree(memory_);
-    if (end_ != nullptr) cudaEventDestroy(end_);
-    if (begin_ != nullptr) cudaEventDestroy(begin_);
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
-  void* memory() const { return memory_; }
-
-  // The least of five, in nanoseconds.
-  Result<double> time(std::span<const rank_kernels::Touched> touched, std::uint64_t rounds,
-                      unsigned blocks) {
-    const Stream stream{.handle = stream_};
-    double least = 0;
-    for (int i = 0; i < 5 && said_ == cudaSuccess; ++i) {
-      said_ = cudaEventRecord(begin_, stream_);
-      if (Status ran = rank_kernels::work(stream, touched, rounds, blocks); !ran) {
-        return std::move(ran).error();
-      }
-      if (said_ == cudaSuccess) said_ = cudaEventRecord(end_, stream_);
-      if (said_ == cudaSuccess) said_ = cudaEventSynchronize(end_);
-      float milliseconds = 0;
-      if (said_ == cudaSuccess) said_ = cudaEventElapsedTime(&milliseconds, begin_, end_);
-      const double now = 1e6 * static_cast<double>(milliseconds);
-      if (i == 0 || now < least) least = now;
-    }
-    if (Status good = status_of("measuring the GPU's speed", said_); !good) {
-      return std::move(good).error();
-    }
-    return least;
-  }
-
- private:
-  cudaError_t said_ = cudaSuccess;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-  void* memory_ = nullptr;
-};
+  return static_cast<double>(least.count());
+}
 
 class CudaKernels final : public Kernels {
  public:
@@ -206,18 +171,20 @@ Result<KernelRates> measure_kernels(int ordinal) {
 
   constexpr Bytes kMemory = 512_MiB;
   constexpr std::uint64_t kRounds = 100'000;
-  Stopwatch watch(kMemory);
-  if (Result<double> woken = watch.time({}, 10 * kRounds, rates.blocks); !woken)
-    return woken.error();
-  const Result<double> once = watch.time({}, kRounds, rates.blocks);
-  const Result<double> twice = watch.time({}, 2 * kRounds, rates.blocks);
-  const rank_kernels::Touched all{watch.memory(), kMemory.count, true};
-  const Result<double> touched = watch.time({&all, 1}, 0, rates.blocks);
-  for (const Result<double>* const time : {&once, &twice, &touched}) {
-    if (!*time) return time->error();
+  void* memory = nullptr;
+  const Status had = status_of("cudaMalloc", cudaMalloc(&memory, kMemory.count));
+  if (!had) return had.error();
+  const std::unique_ptr<void, decltype(&cudaFree)> owner(memory, &cudaFree);
+  // The first wakes the GPU. Of the others the launch of an empty one is taken off.
+  const rank_kernels::Touched all{memory, kMemory.count, true};
+  const Result<double> times[] = {
+      time_work({}, 10 * kRounds, rates.blocks), time_work({}, 0, rates.blocks),
+      time_work({}, kRounds, rates.blocks), time_work({&all, 1}, 0, rates.blocks)};
+  for (const Result<double>& time : times) {
+    if (!time) return time.error();
   }
-  rates.ns_per_round = (*twice - *once) / static_cast<double>(kRounds);
-  rates.ns_per_byte = *touched / static_cast<double>(kMemory.count);
+  rates.ns_per_round = (*times[2] - *times[1]) / static_cast<double>(kRounds);
+  rates.ns_per_byte = (*times[3] - *times[1]) / static_cast<double>(kMemory.count);
   return rates;
 }
 

@@ -77,25 +77,23 @@ class CudaJob {
   }
   std::size_t local_ranks() const { return ordinals_.size(); }
 
-  // Rank 0's.
+  // Every rank's, in order of rank.
   template <class Value>
-  Result<Value> from_rank_0(const Value& mine) {
+  Result<std::vector<Value>> gather_of(const Value& mine) {
     const auto all = nccl_->host_all_gather(world_, std::as_bytes(std::span(&mine, 1)), kTimeout);
     if (!all) return all.error();
-    Value first;
-    std::memcpy(&first, all->front().data(), sizeof first);
-    return first;
+    std::vector<Value> values(all->size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::memcpy(&values[i], (*all)[i].data(), sizeof mine);
+    }
+    return values;
   }
-
   // Every rank's `mine`. If one rank failed, it is an error on all.
   Result<std::vector<double>> gather(double mine, bool failed) {
-    const RankResult result{mine, failed ? 1.0 : 0.0};
-    const auto all = nccl_->host_all_gather(world_, std::as_bytes(std::span(&result, 1)), kTimeout);
+    const auto all = gather_of(RankResult{mine, failed ? 1.0 : 0.0});
     if (!all) return all.error();
     std::vector<double> values;
-    for (const std::vector<std::byte>& bytes : *all) {
-      RankResult other{};
-      std::memcpy(&other, bytes.data(), sizeof other);
+    for (const RankResult& other : *all) {
       if (other.failed != 0) return Error(ErrorCode::device, "another rank has failed");
       values.push_back(other.value);
     }
@@ -104,7 +102,7 @@ class CudaJob {
 
  private:
   struct RankResult {
-    double value, failed;
+    double value = 0, failed = 0;
   };
 
   Status take_threads(int wanted, int gpus) {
@@ -176,10 +174,14 @@ class CudaRanks final : public LocalRanks {
       if (!local) return std::move(local).error();
       if (i == 0) {
         version_ = local->nccl->version();
-        Result<Ids> made = local->rank == 0 ? make_ids(*local->nccl) : Ids{};
-        if (made && job_->is_launched()) made = job_->from_rank_0(*made);
-        if (!made) return std::move(made).error();
+        const Result<Ids> made = local->rank == 0 ? make_ids(*local->nccl) : Ids{};
+        if (!made) return made.error();
         ids = *made;
+        if (job_->is_launched()) {
+          const auto all = job_->gather_of(ids);
+          if (!all) return all.error();
+          ids = all->front();
+        }
       }
       add(*std::move(local));
     }

@@ -7,23 +7,6 @@
 #include <utility>
 
 namespace weir {
-namespace {
-
-// The first by time. Of ranks that failed because another had, nothing new is learnt.
-Status first_error(const std::vector<LocalRank>& ranks, const std::vector<Status>& ended,
-                   const std::vector<std::size_t>& failed) {
-  std::optional<Error> first;
-  for (const std::size_t i : failed) {
-    const Error& why = ended[i].error();
-    const bool follows = why.message().starts_with("another rank");
-    if (first && (follows || !first->message().ends_with("another rank has failed"))) continue;
-    first = Error(why.code(), "rank " + std::to_string(ranks[i].rank) + ": " + why.message());
-  }
-  return first ? Status(*first) : Status();
-}
-
-}  // namespace
-
 LocalRendezvous::LocalRendezvous(int ranks, Nanoseconds host_timeout)
     : ranks_(static_cast<std::size_t>(ranks)), host_timeout_(host_timeout), sent_(ranks_) {}
 
@@ -124,24 +107,25 @@ std::vector<std::string> LocalRanks::inspect(const LocalRank& rank) const {
   return wrong;
 }
 
+// The first error by time: others may have failed because that rank had.
 Status LocalRanks::in_threads(const std::function<Status(LocalRank&)>& work) {
-  std::vector<Status> ended(locals_.size());
   std::mutex mutex;
-  std::vector<std::size_t> failed;  // in order of time
+  std::optional<Error> first;
   std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < locals_.size(); ++i) {
-    threads.emplace_back([this, &work, &ended, &mutex, &failed, i] {
-      ended[i] = work(locals_[i]);
-      if (ended[i]) return;
+  for (LocalRank& local : locals_) {
+    threads.emplace_back([this, &work, &mutex, &first, &local] {
+      const Status ended = work(local);
+      if (ended) return;
       {
         const std::lock_guard lock(mutex);
-        failed.push_back(i);
+        const std::string rank = "rank " + std::to_string(local.rank) + ": ";
+        if (!first) first = Error(ended.error().code(), rank + ended.error().message());
       }
       rendezvous_.leave();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  return first_error(locals_, ended, failed);
+  return first ? Status(*first) : Status();
 }
 
 }  // namespace weir

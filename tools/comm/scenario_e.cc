@@ -20,9 +20,9 @@ constexpr std::uint64_t kTensors = 12;  // of a layer, each hidden * hidden of f
 // a little, however many steps follow.
 constexpr double kNotLonger = 0.5;  // per cent
 
-std::vector<TensorSize> tensors_of(const Model& model) {
+std::vector<std::uint64_t> tensors_of(const Model& model) {
   const auto layers = static_cast<std::uint64_t>(model.layers);
-  return std::vector<TensorSize>(kTensors * layers, {model.hidden * model.hidden});
+  return std::vector<std::uint64_t>(kTensors * layers, model.hidden * model.hidden);
 }
 Bytes bytes_of_tensor(const Model& model) { return {4 * model.hidden * model.hidden}; }
 

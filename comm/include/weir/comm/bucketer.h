@@ -38,10 +38,6 @@
 
 namespace weir {
 
-struct TensorSize {
-  std::uint64_t count = 0;  // of elements
-};
-
 struct BucketerOptions {
   // Maximum bytes of a bucket that has several tensors; a larger tensor has a bucket of its own.
   // The first bucket is small, so that communication starts early.
@@ -53,15 +49,14 @@ struct BucketerOptions {
 class Bucketer {
  public:
   // Each tensor is aligned to kGrain within its bucket, which is a block of the device heap.
-  // `tensors`: in the order of the parameters. Errors: invalid_argument; capture (the stream is
-  // being captured); those of the allocation.
-  static Result<Bucketer> create(Communicator& communicator, std::span<const TensorSize> tensors,
+  // `counts`: of each tensor's elements, in the order of the parameters. Errors: invalid_argument;
+  // capture (the stream is being captured); those of the allocation.
+  static Result<Bucketer> create(Communicator& communicator, std::span<const std::uint64_t> counts,
                                  DataType type, Stream stream, const BucketerOptions& options = {});
   Bucketer(Bucketer&&) noexcept;
   Bucketer& operator=(Bucketer&&) noexcept;
   ~Bucketer();  // deallocates the buckets
 
-  std::size_t tensors() const;
   std::size_t buckets() const;
   // The bucket of a tensor, which is named by its number among the parameters; buckets() if there
   // is no such tensor.

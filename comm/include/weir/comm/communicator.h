@@ -9,8 +9,8 @@
 // operation uses may be deallocated as soon as the call returns. (The caller must keep all other
 // memory until the work is done.)
 //
-// Overlap: operations that are asked for with overlapped(stream), and all of a communicator with
-// `overlap = true`, run on a communication stream, beside later work of the caller's stream:
+// Overlap: operations that are asked for with overlapped(stream) run on a communication stream,
+// beside later work of the caller's stream:
 //
 //   Result<Work> sum = world->all_reduce(..., overlapped(compute));
 //   heap.deallocate(gradient);           // at once: its block carries the fence
@@ -65,7 +65,6 @@ struct CommunicatorOptions {
   // Longest time that the host waits for other ranks in a call that needs them: create, split,
   // agree, close. Always real time, and more than zero.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
-  bool overlap = false;  // Do all its operations run as those of overlapped() do?
   // How often the watchdog thread looks; zero: there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
 };
@@ -191,7 +190,7 @@ class Communicator {
   // Connects what would otherwise connect at first use: rings and trees, and this rank with every
   // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
   // call it; the host waits. It costs some tens of MiB of NCCL's own memory, for a second
-  // communicator that ranks agree with; and while it runs at most 64 MiB of the heap's. A second
+  // communicator that ranks agree with; and while it runs 64 MiB more. A second
   // call does nothing.
   Status prepare();
   bool prepared() const;

@@ -63,9 +63,6 @@ class Nccl {
   virtual ~Nccl() = default;
 
   virtual std::string version() const = 0;  // "2.28.9"
-  // Are rings and trees connected when init() and split() return? Otherwise the first operations of
-  // each size connect them.
-  virtual bool connects_at_once() const = 0;
 
   // Communicators. init() and split() return once every rank has called. split() with a negative
   // color makes none.
