@@ -227,10 +227,6 @@ Result<Bucketer> Bucketer::create(Communicator& communicator, std::span<const st
   auto impl = std::make_unique<Impl>(communicator.state_, type, stream, options);
   const CommState& state = *communicator.state_;
   if (Status works = state.status(); !works) return std::move(works).error();
-  const Operation sum{.count = 0, .type = type, .reduction = options.reduction};
-  if (Status good = sum.check(state.ranks, state.rank); !good) {
-    return impl->error(good.error().code(), good.error().message());
-  }
   if (Status laid = impl->lay_out(counts); !laid) return std::move(laid).error();
   if (Status allocated = impl->allocate(); !allocated) return std::move(allocated).error();
   return Bucketer(std::move(impl));

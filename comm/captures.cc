@@ -5,16 +5,14 @@
 
 namespace weir {
 
-// Sends and receives differ from rank to rank, by their nature: of them ranks compare nothing. The
-// scalar of a pre-multiplied sum is each rank's own.
+// Sends and receives differ from rank to rank, by their nature: of them ranks compare nothing.
 void CapturedOperations::add(const Operation& operation) {
   ++count;
   if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) return;
-  for (const std::uint64_t word : {static_cast<std::uint64_t>(operation.kind), operation.count,
-                                   static_cast<std::uint64_t>(operation.type),
-                                   static_cast<std::uint64_t>(operation.reduction.op),
-                                   std::uint64_t{operation.reduction.premul.has_value()},
-                                   static_cast<std::uint64_t>(operation.peer)}) {
+  for (const std::uint64_t word :
+       {static_cast<std::uint64_t>(operation.kind), operation.count,
+        static_cast<std::uint64_t>(operation.type), static_cast<std::uint64_t>(operation.reduction),
+        static_cast<std::uint64_t>(operation.peer)}) {
     digest = (digest ^ word) * 0x100000001b3;
   }
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cassert>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "core/base/format.h"
@@ -47,12 +46,6 @@ constexpr std::array<std::string_view, kReduceOps> kOpNames{"sum", "product", "m
                                                             "average"};
 
 const Shape& shape_of(OperationKind kind) { return kShapes[static_cast<std::size_t>(kind)]; }
-
-bool is_floating(DataType type) {
-  return type == DataType::float16 || type == DataType::float32 || type == DataType::float64 ||
-         type == DataType::bfloat16 || type == DataType::float8_e4m3 ||
-         type == DataType::float8_e5m2;
-}
 
 // The largest that stands in 64 bits, for sizes that would not.
 constexpr std::uint64_t kMost = ~std::uint64_t{0};
@@ -113,11 +106,7 @@ std::string Operation::describe(int ranks) const {
       times(times(count, size_of(type).count), has_parts() ? static_cast<std::uint64_t>(ranks) : 1);
   std::string text =
       std::string(shape.name) + " of " + format(Bytes{bytes}) + " of " + std::string(name_of(type));
-  if (shape.reduces) {
-    text += " (" + std::string(name_of(reduction.op));
-    if (reduction.premul) text += " times " + std::to_string(*reduction.premul);
-    text += ")";
-  }
+  if (shape.reduces) text += " (" + std::string(name_of(reduction)) + ")";
   if (shape.rooted) text += ", root " + std::to_string(peer);
   if (kind == OperationKind::send) text += " to rank " + std::to_string(peer);
   if (kind == OperationKind::receive) text += " from rank " + std::to_string(peer);
@@ -125,17 +114,6 @@ std::string Operation::describe(int ranks) const {
 }
 
 Status Operation::check(int ranks, int rank) const {
-  // From another language, anything may come.
-  const std::tuple<const char*, int, int> enums[] = {
-      {"kind", static_cast<int>(kind), kOperationKinds},
-      {"type", static_cast<int>(type), kDataTypes},
-      {"reduction", static_cast<int>(reduction.op), kReduceOps}};
-  for (const auto& [name, value, values] : enums) {
-    if (value >= 0 && value < values) continue;
-    return Error(ErrorCode::invalid_argument, std::string("an operation's ") + name + " is " +
-                                                  std::to_string(value) + ": they are 0 to " +
-                                                  std::to_string(values - 1));
-  }
   const Shape& shape = shape_of(kind);
   const bool has_peer =
       shape.rooted || kind == OperationKind::send || kind == OperationKind::receive;
@@ -158,9 +136,6 @@ Status Operation::check(int ranks, int rank) const {
     return bad(*this, ranks,
                "its buffers overlap, and are not in place: in place they begin at one address or, "
                "where one has a part for each rank, at this rank's part");
-  }
-  if (reduction.premul && !(shape.reduces && reduction.op == ReduceOp::sum && is_floating(type))) {
-    return bad(*this, ranks, "only a sum of floating-point elements can be pre-multiplied");
   }
   return {};
 }

@@ -21,7 +21,7 @@ namespace weir {
   X(ncclCommUserRank) X(ncclCommRegister) X(ncclCommDeregister) X(ncclMemAlloc)          \
   X(ncclMemFree) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclAllGather)     \
   X(ncclReduceScatter) X(ncclBroadcast) X(ncclReduce) X(ncclAlltoAll) X(ncclGather)      \
-  X(ncclScatter) X(ncclSend) X(ncclRecv) X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+  X(ncclScatter) X(ncclSend) X(ncclRecv)
 // clang-format on
 
 // Calls read nccl.ncclAllReduce(...).
@@ -35,19 +35,18 @@ struct NcclLibrary {
   // unavailable.
   static Result<const NcclLibrary*> get();
 
-  // Calls the function of the operation, which is known to be right (Operation::check()). `op`: its
-  // reduction, as one of NCCL's.
-  ncclResult_t call(const Operation& operation, ncclRedOp_t op, ncclComm_t comm,
-                    cudaStream_t stream) const;
+  // Calls the function of the operation, which is known to be right (Operation::check()).
+  ncclResult_t call(const Operation& operation, ncclComm_t comm, cudaStream_t stream) const;
 
   // `comm` may be null: the last words are then the process's.
   Status check(std::string_view call, ncclResult_t result, ncclComm_t comm = nullptr) const;
 };
 
-inline ncclResult_t NcclLibrary::call(const Operation& operation, ncclRedOp_t op, ncclComm_t comm,
+inline ncclResult_t NcclLibrary::call(const Operation& operation, ncclComm_t comm,
                                       cudaStream_t stream) const {
   const auto& [kind, send, receive, count, data_type, reduction, peer] = operation;
   const auto type = static_cast<ncclDataType_t>(data_type);
+  const auto op = static_cast<ncclRedOp_t>(reduction);
   switch (kind) {
     case OperationKind::all_reduce:
       return ncclAllReduce(send, receive, count, type, op, comm, stream);

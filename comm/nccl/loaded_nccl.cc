@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl/loaded_nccl.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <bit>
 #include <chrono>
 #include <cstring>
@@ -127,19 +123,8 @@ class LoadedNccl final : public Nccl {
   Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
     const cuda::ContextScope context(driver_, context_);
     const cuda::RelaxedCaptureScope relaxed(driver_);
-    auto op = static_cast<ncclRedOp_t>(operation.reduction.op);
-    const auto type = static_cast<ncclDataType_t>(operation.type);
-    if (operation.reduction.premul) {
-      std::array<std::byte, 8> premul = scalar_of(*operation.reduction.premul, operation.type);
-      const ncclResult_t made = nccl_.ncclRedOpCreatePreMulSum(
-          &op, premul.data(), type, ncclScalarHostImmediate, comm_of(comm));
-      if (made != ncclSuccess) return nccl_.check("ncclRedOpCreatePreMulSum", made, comm_of(comm));
-    }
-    Status called =
-        nccl_.check(name_of(operation.kind),
-                    nccl_.call(operation, op, comm_of(comm), driver_stream(stream)), comm_of(comm));
-    if (operation.reduction.premul) (void)nccl_.ncclRedOpDestroy(op, comm_of(comm));
-    return called;
+    return nccl_.check(name_of(operation.kind),
+                       nccl_.call(operation, comm_of(comm), driver_stream(stream)), comm_of(comm));
   }
   Status group_start() override { return nccl_.check("ncclGroupStart", nccl_.ncclGroupStart()); }
   Status group_end() override { return checked("ncclGroupEnd", nullptr, nccl_.ncclGroupEnd); }
@@ -317,21 +302,6 @@ class LoadedNccl final : public Nccl {
 };
 
 }  // namespace
-
-std::array<std::byte, 8> scalar_of(double value, DataType type) {
-  std::array<std::byte, 8> bytes{};
-  const auto put = [&](const auto& element) {
-    std::memcpy(bytes.data(), &element, sizeof element);
-  };
-  const auto narrow = static_cast<float>(value);
-  if (type == DataType::float64) put(value);
-  if (type == DataType::float32) put(narrow);
-  if (type == DataType::float16) put(__half(__float2half(narrow)));
-  if (type == DataType::bfloat16) put(__nv_bfloat16(__float2bfloat16(narrow)));
-  if (type == DataType::float8_e4m3) put(__nv_cvt_float_to_fp8(narrow, __NV_SATFINITE, __NV_E4M3));
-  if (type == DataType::float8_e5m2) put(__nv_cvt_float_to_fp8(narrow, __NV_SATFINITE, __NV_E5M2));
-  return bytes;  // integers are not pre-multiplied: Operation::check()
-}
 
 std::unique_ptr<Nccl> make_loaded_nccl(const NcclLibrary& nccl, const cuda::Driver& driver,
                                        CUdevice device, CUcontext context) {

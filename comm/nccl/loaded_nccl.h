@@ -2,8 +2,6 @@
 // One GPU's NCCL, and what others need who call the library by themselves.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <memory>
 
 #include "comm/nccl/library.h"
@@ -21,8 +19,5 @@ const NcclLibrary* library_of(const Nccl& nccl);
 inline ncclComm_t comm_of(CommHandle comm) {
   return static_cast<ncclComm_t>(Address{comm.value}.pointer());
 }
-
-// `value`, rounded to the floating-point type, in its first size_of(type) bytes.
-std::array<std::byte, 8> scalar_of(double value, DataType type);
 
 }  // namespace weir

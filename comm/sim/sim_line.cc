@@ -26,11 +26,10 @@ SimParty SimParty::of(const Operation& operation, int rank, int ranks) {
   return {"", static_cast<std::size_t>(rank), static_cast<std::size_t>(ranks)};
 }
 
-std::string SimParty::describe(Operation operation, int ranks) {
+std::string SimParty::describe(const Operation& operation, int ranks) {
   if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) {
     return std::to_string(operation.count) + " elements of " + std::string(name_of(operation.type));
   }
-  if (operation.reduction.premul) operation.reduction.premul = 1;
   return operation.describe(ranks);
 }
 

@@ -28,9 +28,8 @@ struct SimParty {
   std::size_t number = 0, all = 0;
 
   static SimParty of(const Operation& operation, int rank, int ranks);
-  // What all parties of an operation have to ask for. (The scalar of a pre-multiplied sum is each
-  // rank's own.)
-  static std::string describe(Operation operation, int ranks);
+  // What all parties of an operation have to ask for.
+  static std::string describe(const Operation& operation, int ranks);
   std::string rank_of(std::size_t party) const;
 };
 

@@ -169,10 +169,6 @@ TEST_F(Buckets, MisusedSayHow) {
                "rank 0 of 2: bucketer: tensor 1 of 3 was ready in this step already");
   expect_error(buckets.ready(3), ErrorCode::invalid_argument, "tensor 3: there are 3, from 0");
   EXPECT_EQ(operations(rank), 0u);
-  const std::vector<std::uint64_t> some{10};
-  expect_error(Bucketer::create(*rank.comm, some, DataType::int32, rank.compute,
-                                {.reduction = Reduction::premul_sum(0.5)}),
-               ErrorCode::invalid_argument, "floating-point");
   const std::vector<std::uint64_t> huge{~std::uint64_t{0}};
   expect_error(Bucketer::create(*rank.comm, huge, DataType::int32, rank.compute),
                ErrorCode::invalid_argument, "tensor 0 has 18446744073709551615 elements");

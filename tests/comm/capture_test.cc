@@ -254,25 +254,6 @@ TEST_F(CapturedCollectives, ThatAreTheSameAreLaunchedAfterOnesThatDiffered) {
   });
 }
 
-// Each rank's scalar is its own.
-TEST_F(CapturedCollectives, MayHavePremultipliedSumsThatDiffer) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    const auto sum = [&] {
-      return rank.comm->all_reduce(block, block, kCount, DataType::float32,
-                                   Reduction::premul_sum(0.25 * (rank.number + 1)), rank.compute);
-    };
-    expect_ok(sum());
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    expect_ok(sum());
-    expect_ok(rank.comm->end_capture(capture));
-    rank.free(block);
-  });
-}
-
 class CapturesOfSeveral : public CapturedCollectives {
  protected:
   // A communicator of all ranks, or of those of one color.

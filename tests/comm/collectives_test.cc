@@ -101,7 +101,7 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
     expect_ok(all.all_gather(one, each, kLargeCount, type, compute));
     expect_ok(all.reduce_scatter(each, one, kLargeCount, type, {ReduceOp::max}, compute));
     expect_ok(all.broadcast(one, one, kLargeCount, type, 1, compute));
-    expect_ok(all.reduce(one, one, kLargeCount, type, Reduction::premul_sum(0.5), 0, compute));
+    expect_ok(all.reduce(one, one, kLargeCount, type, {ReduceOp::average}, 0, compute));
     expect_ok(all.all_to_all(each, each, kLargeCount, type, compute));
     const Operation pair[] = {
         {.kind = OperationKind::send, .send = one, .count = kLargeCount, .peer = other},

@@ -192,16 +192,6 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
                              ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t) {
     return say("broadcast", number(send), number(receive), count, type, root, number(comm));
   };
-  library.ncclRedOpCreatePreMulSum = [](ncclRedOp_t* op, void* scalar, ncclDataType_t type,
-                                        ncclScalarResidence_t where, ncclComm_t comm) {
-    float by = 0;
-    std::memcpy(&by, scalar, sizeof by);
-    *op = static_cast<ncclRedOp_t>(17);
-    return say("make", by * 10, type, where == ncclScalarHostImmediate, number(comm));
-  };
-  library.ncclRedOpDestroy = [](ncclRedOp_t op, ncclComm_t comm) {
-    return say("destroy", op, number(comm));
-  };
   library.ncclGetLastError = [](ncclComm_t) { return "its last words"; };
   const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
   const auto* const send = reinterpret_cast<const void*>(0x10);
@@ -217,12 +207,6 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
   const Operation given{OperationKind::broadcast, send, receive, 4, DataType::int8, {}, 1};
   EXPECT_TRUE(enqueue(given).ok());
   EXPECT_THAT(said, testing::ElementsAre("broadcast 16 32 4 0 1 5"));
-  Operation scaled = most;
-  scaled.reduction = Reduction::premul_sum(0.5);
-  EXPECT_TRUE(enqueue(scaled).ok());
-  EXPECT_THAT(said,
-              testing::ElementsAre("make 5 7 1 5", "all_reduce 16 32 3 7 17 5", "destroy 17 5"));
-
   const auto expect_refused = [&](const Operation& operation, const std::string& call,
                                   std::size_t calls) {
     next_result = ncclInternalError;
@@ -233,11 +217,6 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
     EXPECT_EQ(said.size(), calls);
   };
   expect_refused(most, std::string(name_of(OperationKind::all_reduce)), 1);
-  expect_refused(scaled, "ncclRedOpCreatePreMulSum", 1);
-  library.ncclAllReduce = [](const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
-                             ncclComm_t, cudaStream_t) { return ncclInternalError; };
-  EXPECT_FALSE(enqueue(scaled).ok());
-  EXPECT_THAT(said, testing::ElementsAre("make 5 7 1 5", "destroy 17 5"));
 }
 
 TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {

@@ -160,7 +160,7 @@ inline CaptureScope begin(const GpuRank& rank, GraphPool& pool,
   return *std::move(capture);
 }
 
-constexpr Reduction kLargest{ReduceOp::max};
+constexpr ReduceOp kLargest = ReduceOp::max;
 constexpr DataType kBytes = DataType::uint8;
 inline Result<Work> largest(GpuRank& rank, void* block, Bytes bytes, Stream stream) {
   return rank.comm->all_reduce(block, block, bytes.count, kBytes, kLargest, overlapped(stream));

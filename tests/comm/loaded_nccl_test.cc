@@ -13,16 +13,6 @@
 namespace weir {
 namespace {
 
-std::uint64_t bits(double value, DataType type) {
-  const std::array<std::byte, 8> bytes = scalar_of(value, type);
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, bytes.data(), size_of(type).count);
-  for (std::size_t i = size_of(type).count; i < bytes.size(); ++i) {
-    EXPECT_EQ(bytes[i], std::byte{0}) << "beyond the element";
-  }
-  return bits;
-}
-
 // LoadedNccl hands the numbers on.
 TEST(NcclEnums, NumberTypesAndReductionsAsWeirDoes) {
   const std::pair<DataType, ncclDataType_t> types[] = {{DataType::int8, ncclInt8},
@@ -50,21 +40,6 @@ TEST(NcclEnums, NumberTypesAndReductionsAsWeirDoes) {
   for (const auto& [ours, theirs] : reductions) {
     EXPECT_EQ(static_cast<int>(ours), static_cast<int>(theirs)) << name_of(ours);
   }
-}
-
-TEST(ScalarOf, IsTheElementOfItsType) {
-  EXPECT_EQ(bits(0.5, DataType::float64), 0x3fe0000000000000u);
-  EXPECT_EQ(bits(0.5, DataType::float32), 0x3f000000u);
-  EXPECT_EQ(bits(0.5, DataType::float16), 0x3800u);
-  EXPECT_EQ(bits(0.5, DataType::bfloat16), 0x3f00u);
-  EXPECT_EQ(bits(0.5, DataType::float8_e4m3), 0x30u);
-  EXPECT_EQ(bits(0.5, DataType::float8_e5m2), 0x38u);
-}
-
-TEST(ScalarOf, IsRoundedToTheNearest) {
-  EXPECT_EQ(bits(1.0 / 3, DataType::float32), 0x3eaaaaabu);
-  EXPECT_EQ(bits(1.0 / 3, DataType::bfloat16), 0x3eabu);
-  EXPECT_EQ(bits(1e9, DataType::float8_e4m3), 0x7eu);  // the largest: 448
 }
 
 TEST(LoadNccl, SaysWhatIsMissingAndWhatToDoOrHasAVersion) {

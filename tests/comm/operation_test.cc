@@ -135,39 +135,5 @@ TEST(Operation, TooLargeForSixtyFourBitsIsRefused) {
   EXPECT_THAT(operation.check(4, 0).error().message(), HasSubstr("more bytes than 64 bits"));
 }
 
-TEST(Operation, OfAKindTypeOrReductionThatIsNoneIsRefused) {
-  float memory[4] = {};
-  const Operation good{.send = memory, .receive = memory, .count = 4};
-  EXPECT_TRUE(good.check(2, 0).ok());
-  Operation kind = good, type = good, reduction = good;
-  kind.kind = static_cast<OperationKind>(44);
-  type.type = static_cast<DataType>(99);
-  reduction.reduction.op = static_cast<ReduceOp>(-1);
-  for (const auto& [operation, says] :
-       {std::pair(kind, "kind is 44"), std::pair(type, "type is 99"),
-        std::pair(reduction, "reduction is -1")}) {
-    const Status checked = operation.check(2, 0);
-    ASSERT_FALSE(checked.ok());
-    EXPECT_THAT(checked.error().message(), testing::HasSubstr(says));
-  }
-}
-
-TEST(Operation, TakesAPremultiplierForSumsOfFloatingPointOnly) {
-  Operation operation = of(OperationKind::all_reduce);
-  operation.reduction = Reduction::premul_sum(0.5);
-  EXPECT_TRUE(operation.check(2, 0));
-  EXPECT_THAT(operation.describe(2), HasSubstr("sum times 0.5"));
-  const auto is_floating = [](DataType type) {
-    return name_of(type).find("float") != std::string::npos;
-  };
-  for (int type = 0; type < kDataTypes; ++type) {
-    operation.type = static_cast<DataType>(type);
-    EXPECT_EQ(operation.check(2, 0).ok(), is_floating(operation.type)) << name_of(operation.type);
-  }
-  operation = of(OperationKind::all_gather);
-  operation.reduction = Reduction::premul_sum(0.5);
-  EXPECT_FALSE(operation.check(2, 0));
-}
-
 }  // namespace
 }  // namespace weir

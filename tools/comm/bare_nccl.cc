@@ -11,11 +11,10 @@ Status queue_bare(Nccl& nccl, CommHandle comm, const Operation& operation, int t
                   Stream stream) {
 #ifdef WEIR_HAVE_NCCL
   if (const NcclLibrary* const library = library_of(nccl)) {
-    const auto op = static_cast<ncclRedOp_t>(operation.reduction.op);
     auto* const on = static_cast<CUstream>(stream.handle);
     ncclResult_t result = ncclSuccess;
     for (int i = 0; i < times && result == ncclSuccess; ++i) {
-      result = library->call(operation, op, comm_of(comm), on);
+      result = library->call(operation, comm_of(comm), on);
     }
     return library->check("bare NCCL", result, comm_of(comm));
   }

@@ -43,7 +43,7 @@ struct BucketerOptions {
   // The first bucket is small, so that communication starts early.
   Bytes bucket = 25_MiB;
   Bytes first_bucket = 1_MiB;
-  Reduction reduction{ReduceOp::average};
+  ReduceOp reduction = ReduceOp::average;
 };
 
 class Bucketer {

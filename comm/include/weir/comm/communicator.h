@@ -150,7 +150,7 @@ class Communicator {
   // invalidated; no pool serves it); device (NCCL refused: the communicator has ended); whatever
   // ended the communicator.
   Result<Work> all_reduce(const void* send, void* receive, std::uint64_t count, DataType type,
-                          Reduction reduction, Where where) {
+                          ReduceOp reduction, Where where) {
     return run({OperationKind::all_reduce, send, receive, count, type, reduction}, where);
   }
   Result<Work> all_gather(const void* send, void* receive, std::uint64_t count, DataType type,
@@ -158,7 +158,7 @@ class Communicator {
     return run({OperationKind::all_gather, send, receive, count, type, {}}, where);
   }
   Result<Work> reduce_scatter(const void* send, void* receive, std::uint64_t count, DataType type,
-                              Reduction reduction, Where where) {
+                              ReduceOp reduction, Where where) {
     return run({OperationKind::reduce_scatter, send, receive, count, type, reduction}, where);
   }
   Result<Work> broadcast(const void* send, void* receive, std::uint64_t count, DataType type,
@@ -166,7 +166,7 @@ class Communicator {
     return run({OperationKind::broadcast, send, receive, count, type, {}, root}, where);
   }
   Result<Work> reduce(const void* send, void* receive, std::uint64_t count, DataType type,
-                      Reduction reduction, int root, Where where) {
+                      ReduceOp reduction, int root, Where where) {
     return run({OperationKind::reduce, send, receive, count, type, reduction, root}, where);
   }
   Result<Work> all_to_all(const void* send, void* receive, std::uint64_t count, DataType type,

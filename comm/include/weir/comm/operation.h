@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,21 +32,10 @@ inline constexpr int kDataTypes = static_cast<int>(DataType::float8_e5m2) + 1;
 std::string_view name_of(DataType type);
 Bytes size_of(DataType type);
 
-// In the order of ncclRedOp_t.
+// How the ranks' elements become one. In the order of ncclRedOp_t.
 enum class ReduceOp { sum, product, max, min, average };
 inline constexpr int kReduceOps = static_cast<int>(ReduceOp::average) + 1;
 std::string_view name_of(ReduceOp op);
-
-// How the ranks' elements become one. With `premul`, each rank's elements are multiplied by it
-// before the sum (NCCL: ncclRedOpCreatePreMulSum), which may differ from rank to rank; only for
-// floating-point types and ReduceOp::sum.
-struct Reduction {
-  ReduceOp op = ReduceOp::sum;
-  std::optional<double> premul = std::nullopt;
-
-  static Reduction premul_sum(double premul) { return {ReduceOp::sum, premul}; }
-  friend bool operator==(const Reduction&, const Reduction&) = default;
-};
 
 enum class OperationKind {
   all_reduce,
@@ -73,7 +61,7 @@ struct Operation {
   void* receive = nullptr;     // not for send
   std::uint64_t count = 0;
   DataType type = DataType::float32;
-  Reduction reduction;  // all_reduce, reduce_scatter, reduce
+  ReduceOp reduction = ReduceOp::sum;  // all_reduce, reduce_scatter, reduce
   int peer = 0;  // broadcast, reduce, gather, scatter: the root; send, receive: the other rank
 
   // How much `rank` of `ranks` reads at `send` and writes at `receive`; zero: it does not use that
