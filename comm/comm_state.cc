@@ -3,6 +3,7 @@
 // prepare.cc.
 #include "comm/comm_state.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -135,7 +136,8 @@ void CommState::await_late() {
     const std::lock_guard lock(state_mutex_);
     late.swap(late_);
   }
-  for (BoundedCall& call : late) (void)call.wait(options.host_timeout);
+  const Nanoseconds time = std::max(options.host_timeout, Nanoseconds{1'000'000'000});
+  for (BoundedCall& call : late) (void)call.wait(time);
 }
 
 Status CommState::close() {

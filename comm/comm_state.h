@@ -123,8 +123,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Error error(const Error& why) const { return error(why.code(), why.message()); }
 
  private:
-  // enter() makes the stream wait for earlier work; NCCL queues the operations; leave_*() fences
-  // what they use.
+  // enter() makes the stream wait for earlier work; NCCL queues the operations; leave() fences what
+  // they use.
   struct Entered {
     Stream stream;                 // that the operations run on
     std::uint64_t capture = 0;     // its id, and
@@ -134,10 +134,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Entered> enter(Stream stream, bool overlap, const CaptureInfo& info);
   Status enqueue(std::span<const Operation> group, Stream stream);
   // `queued`: what NCCL returned.
-  Result<Point> leave_eager(std::span<const Operation> group, const Entered& entered,
-                            const Status& queued);
-  Result<Point> leave_captured(std::span<const Operation> group, const Entered& entered,
-                               const Status& queued);
+  Result<Point> leave(std::span<const Operation> group, const Entered& entered,
+                      const Status& queued);
   // Fences all memory that the group uses, and returns the point, if there is one.
   Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
   Result<Captured*> join_capture(Stream stream, std::uint64_t id);
@@ -145,6 +143,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void revoke(CommHandle control);  // and `handle`
   void await_late();
   Status connect(Stream stream);
+  Status connect_all(Stream stream);
 
   std::mutex calls_;                // one call at a time; guards captures_
   std::timed_mutex nccl_calls_;     // after calls_; see lock_nccl()

@@ -31,50 +31,40 @@ Status CommState::prepare() {
   if (prepared) return {};
   const Result<Stream> stream = captures_.eager_stream();
   if (!stream) return stream.error();
-  // What connects waits for the other ranks inside NCCL. To split off the communicator that ranks
-  // agree with may be tried again: a communicator that can't be split works still.
-  const auto refused = std::make_shared<std::optional<Error>>();
+  // What connects waits for the other ranks inside NCCL.
   const std::optional<Status> connected =
-      in_time(options.host_timeout, [this, stream = *stream, refused]() -> Status {
-        if (Status pairs = connect(stream); !pairs) return pairs;
-        const auto nccl_call = lock_nccl();
-        const Result<CommHandle> control =
-            context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
-        if (!control) {
-          *refused = control.error();
-          return {};
-        }
-        {
-          const std::lock_guard lock(state_mutex_);
-          control_ = *control;
-        }
-        // Its first operation, which connects it: rank 0 numbers the communicator.
-        const std::uint64_t mine =
-            std::uint64_t{std::random_device()()} << 32 | std::random_device()();
-        const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&mine, 1)),
-                                                      options.host_timeout);
-        if (!all) return all.error();
-        group_ = number_in_bytes<std::uint64_t>(all->front());
-        return {};
-      });
-  if (connected && *connected) {
-    prepared = !*refused;
-    if (prepared) return {};
-    return error(
-        (*refused)->code(),
-        "prepare: the communicator that ranks agree with was not made: " + (*refused)->message());
-  }
-  const Error why = connected ? connected->error()
-                              : Error(ErrorCode::device,
-                                      "prepare: not all ranks came in time: all of them call it");
-  fail(why);
+      in_time(options.host_timeout, [this, stream = *stream] { return connect(stream); });
+  prepared = connected && *connected;
+  if (prepared) return {};
+  fail(connected
+           ? connected->error()
+           : Error(ErrorCode::device, "prepare: not all ranks came in time: all of them call it"));
   return status().error();
+}
+
+Status CommState::connect(Stream stream) {
+  if (Status connected = connect_all(stream); !connected) return connected;
+  const auto nccl_call = lock_nccl();
+  const Result<CommHandle> control =
+      context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
+  if (!control) return control.error();
+  {
+    const std::lock_guard lock(state_mutex_);
+    control_ = *control;
+  }
+  // Its first operation, which connects it: rank 0 numbers the communicator.
+  const std::uint64_t mine = std::uint64_t{std::random_device()()} << 32 | std::random_device()();
+  const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&mine, 1)),
+                                                options.host_timeout);
+  if (!all) return all.error();
+  group_ = number_in_bytes<std::uint64_t>(all->front());
+  return {};
 }
 
 // One operation of each kind, eagerly, in memory of NCCL's: the heap keeps nothing of it. Where
 // ranks have a part each, the parts are of kLarge bytes together, so that the memory does not grow
 // with the ranks.
-Status CommState::connect(Stream stream) {
+Status CommState::connect_all(Stream stream) {
   const std::uint64_t all_ranks = static_cast<std::uint64_t>(ranks);
   const std::uint64_t whole = kLarge / 4;
   const Bytes bytes{4 * std::max(whole, all_ranks)};

@@ -58,8 +58,7 @@ Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream
   const Result<Entered> entered = enter(stream, overlap, *info);
   if (!entered) return entered.error();
   const Status queued = enqueue(group, entered->stream);
-  return entered->captured == nullptr ? leave_eager(group, *entered, queued)
-                                      : leave_captured(group, *entered, queued);
+  return leave(group, *entered, queued);
 }
 
 Result<CommState::Entered> CommState::enter(Stream stream, bool overlap, const CaptureInfo& info) {
@@ -141,25 +140,18 @@ Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> gr
   return context.heap.fence_use(used_, entered.stream, /*exact=*/entered.overlap);
 }
 
-Result<CommState::Point> CommState::leave_eager(std::span<const Operation> group,
-                                                const Entered& entered, const Status& queued) {
-  const Status watched = watchdog_.queued(group, entered.stream);
-  const Result<std::optional<Fence>> done = fence_used(group, entered);
-  if (!queued || !watched || !done) {
-    fail(!queued ? queued.error() : !watched ? watched.error() : done.error());
-    return status().error();
-  }
-  return Point{.fence = *done, .stream = entered.stream};
-}
-
-Result<CommState::Point> CommState::leave_captured(std::span<const Operation> group,
-                                                   const Entered& entered, const Status& queued) {
+// Memory is fenced whatever came of the call: NCCL may have queued some of the group.
+Result<CommState::Point> CommState::leave(std::span<const Operation> group, const Entered& entered,
+                                          const Status& queued) {
+  Captured* const captured = entered.captured;
+  const Status watched = captured == nullptr ? watchdog_.queued(group, entered.stream) : Status();
   const Result<std::optional<Fence>> fenced = fence_used(group, entered);
-  if (!queued) {
-    fail(queued.error());
+  if (!queued || !watched || (!fenced && captured == nullptr)) {
+    fail(!queued ? queued.error() : !watched ? watched.error() : fenced.error());
     return status().error();
   }
-  for (const Operation& operation : group) entered.captured->operations.add(operation);
+  if (captured == nullptr) return Point{.fence = *fenced, .stream = entered.stream};
+  for (const Operation& operation : group) captured->operations.add(operation);
   if (!fenced) return error(fenced.error());
   Result<std::vector<GraphNode>> nodes = context.device.capture_tips(entered.stream);
   if (!nodes) return std::move(nodes).error();

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "comm/cuda_kernels.h"
-#include "comm/local_ranks.h"
+#include "comm/ranks.h"
 
 namespace weir {
 namespace {
@@ -161,10 +161,10 @@ class CudaJob {
   CommHandle world_;
 };
 
-class CudaRanks final : public LocalRanks {
+class CudaRanks final : public Ranks {
  public:
   explicit CudaRanks(std::shared_ptr<CudaJob> job)
-      : LocalRanks(job->ranks(), kHostTimeout), job_(std::move(job)) {}
+      : Ranks(job->ranks(), kHostTimeout), job_(std::move(job)) {}
   ~CudaRanks() override { (void)CudaRanks::close(); }
 
   Status open(const RanksOptions& options) {
@@ -193,7 +193,7 @@ class CudaRanks final : public LocalRanks {
   // In a launch what fails on one rank fails on all.
   Status on_all(const std::function<Status(BenchRank&)>& work) override {
     saw_failure_ = false;
-    Status ended = LocalRanks::on_all(work);
+    Status ended = Ranks::on_all(work);
     if (!job_->is_launched() || saw_failure_) return ended;
     const auto all = job_->gather(0, !ended);
     if (!ended || all) return ended;
@@ -202,7 +202,7 @@ class CudaRanks final : public LocalRanks {
   std::vector<std::string> close() override {
     if (closed_) return {};
     closed_ = true;
-    std::vector<std::string> wrong = LocalRanks::close();
+    std::vector<std::string> wrong = Ranks::close();
     if (!job_->is_launched()) return wrong;
     if (!job_->gather(0, !wrong.empty()) && wrong.empty()) {
       wrong.emplace_back("another rank found what is wrong, and says so");
@@ -212,7 +212,7 @@ class CudaRanks final : public LocalRanks {
 
  private:
   Result<std::vector<double>> gather(LocalRank& rank, double mine) override {
-    if (!job_->is_launched()) return LocalRanks::gather(rank, mine);
+    if (!job_->is_launched()) return Ranks::gather(rank, mine);
     auto all = job_->gather(mine, false);
     if (!all) saw_failure_ = true;
     return all;

@@ -6,9 +6,12 @@
 // the processes of a launch.
 #pragma once
 
+#include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -87,18 +90,59 @@ struct RanksOptions {
   HeapOptions heap;
 };
 
+// A rank of this process, with all that it owns; what comes later uses what comes before.
+struct LocalRank {
+  int rank = 0;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Kernels> kernels;
+  Stream compute;
+  std::unique_ptr<Nccl> nccl;
+  std::unique_ptr<DeviceHeap> heap;
+  std::optional<Communicator> comm;
+  CommHandle raw;
+};
+
 class Ranks {
  public:
   virtual ~Ranks() = default;
 
-  virtual int ranks() const = 0;             // in all, those of other processes too
-  virtual bool has_rank_0() const = 0;       // this process prints
+  int ranks() const { return all_; }  // in all, those of other processes too
+  bool has_rank_0() const { return !locals_.empty() && locals_.front().rank == 0; }  // it prints
   virtual std::string describe() const = 0;  // "2 ranks: threads of this process on ..."
   // For each rank of this process, in a thread of its own. The first error, with its rank.
-  virtual Status on_all(const std::function<Status(BenchRank&)>& work) = 0;
+  virtual Status on_all(const std::function<Status(BenchRank&)>& work);
   // Ends everything. What was wrong with what ran, in words (races, ranks that disagreed, memory
   // that is left); none: nothing was found. Call it once, last.
-  virtual std::vector<std::string> close() = 0;
+  virtual std::vector<std::string> close();
+
+ protected:
+  // Of `all` ranks; threads that wait for one another do so for `host_timeout`.
+  Ranks(int all, Nanoseconds host_timeout)
+      : all_(all), host_timeout_(host_timeout), sent_(static_cast<std::size_t>(all)) {}
+
+  void add(LocalRank rank) { locals_.push_back(std::move(rank)); }
+  // Ids of the communicators, and of those for NCCL alone.
+  using Ids = std::array<UniqueId, 2>;
+  static Result<Ids> make_ids(Nccl& nccl);
+  Status connect(const Ids& ids, const CommunicatorOptions& settings, const RanksOptions& options);
+  // BenchRank::gather.
+  virtual Result<std::vector<double>> gather(LocalRank& rank, double mine);
+  // What is wrong with a rank whose communicators are closed.
+  virtual std::vector<std::string> inspect(const LocalRank& rank) const;
+
+ private:
+  Status in_threads(const std::function<Status(LocalRank&)>& work);
+
+  const int all_;
+  const Nanoseconds host_timeout_;
+  std::vector<LocalRank> locals_;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable arrived_;
+  std::vector<double> sent_, gathered_;
+  int here_ = 0;
+  std::uint64_t round_ = 0;
+  bool failed_ = false;  // one of them: nobody waits for the others any more
 };
 
 // A graph of what `queue` queues on the rank's compute stream. Its memory is the pool's.

@@ -2,7 +2,7 @@
 // Ranks on simulated devices.
 #include <utility>
 
-#include "comm/local_ranks.h"
+#include "comm/ranks.h"
 
 namespace weir {
 namespace {
@@ -83,10 +83,10 @@ class SimKernels final : public Kernels {
   const Nanoseconds timeout_;
 };
 
-class SimRanks final : public LocalRanks {
+class SimRanks final : public Ranks {
  public:
   SimRanks(const SimRanksOptions& sim, const RanksOptions& options)
-      : LocalRanks(sim.ranks, sim.host_timeout), sim_(sim), world_(world_options(sim)) {
+      : Ranks(sim.ranks, sim.host_timeout), sim_(sim), world_(world_options(sim)) {
     SimOptions costs;
     costs.costs.launch = options.launch;
     for (int rank = 0; rank < sim.ranks; ++rank) add(open(rank, costs, options.heap));
@@ -98,7 +98,7 @@ class SimRanks final : public LocalRanks {
     if (!ids) return ids.error();
     const CommunicatorOptions settings{
         .timeout = sim_.timeout, .host_timeout = sim_.host_timeout, .watch_every = {}};
-    Status connected = LocalRanks::connect(*ids, settings, options);
+    Status connected = Ranks::connect(*ids, settings, options);
     if (connected && sim_.opened) sim_.opened(world_);
     return connected;
   }
@@ -112,7 +112,7 @@ class SimRanks final : public LocalRanks {
     std::vector<std::string> wrong;
     if (devices_.empty()) return wrong;
     for (const std::string& mismatch : world_.mismatches()) wrong.push_back(mismatch);
-    for (std::string& found : LocalRanks::close()) wrong.push_back(std::move(found));
+    for (std::string& found : Ranks::close()) wrong.push_back(std::move(found));
     devices_.clear();
     return wrong;
   }
@@ -139,7 +139,7 @@ class SimRanks final : public LocalRanks {
   }
 
   std::vector<std::string> inspect(const LocalRank& rank) const override {
-    std::vector<std::string> wrong = LocalRanks::inspect(rank);
+    std::vector<std::string> wrong = Ranks::inspect(rank);
     const SimDevice& device = *devices_[static_cast<std::size_t>(rank.rank)];
     if (const std::uint64_t races = device.race_count(); races > 0) {
       wrong.push_back(std::to_string(races) +
@@ -150,7 +150,7 @@ class SimRanks final : public LocalRanks {
 
   const SimRanksOptions sim_;
   SimWorld world_;
-  std::vector<SimDevice*> devices_;  // by rank; LocalRanks owns them
+  std::vector<SimDevice*> devices_;  // by rank; Ranks owns them
 };
 
 }  // namespace

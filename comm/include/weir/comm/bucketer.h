@@ -48,27 +48,29 @@ struct BucketerOptions {
 
 class Bucketer {
  public:
-  // Each tensor is aligned to kGrain within its bucket, which is a block of the device heap.
-  // `counts`: of each tensor's elements, in the order of the parameters. Errors: invalid_argument;
-  // capture (the stream is being captured); those of the allocation.
+  // Allocates the buckets, each a block of the device heap. `counts` has the number of elements of
+  // each tensor, in the order of the parameters. A tensor is aligned to kGrain within its bucket.
+  // Errors: invalid_argument; capture (the stream is being captured); those of the allocation.
   static Result<Bucketer> create(Communicator& communicator, std::span<const std::uint64_t> counts,
                                  DataType type, Stream stream, const BucketerOptions& options = {});
   Bucketer(Bucketer&&) noexcept;
   Bucketer& operator=(Bucketer&&) noexcept;
-  ~Bucketer();  // deallocates the buckets
+  // Deallocates the buckets.
+  ~Bucketer();
 
+  // Returns the number of buckets.
   std::size_t buckets() const;
-  // The bucket of a tensor, which is named by its number among the parameters; buckets() if there
-  // is no such tensor.
+  // Returns the number of the bucket that holds a tensor, or buckets() if there is no such tensor.
+  // Tensors are numbered as the parameters are.
   std::size_t bucket_of(std::size_t tensor) const;
-  // The tensor's part of its bucket, where its gradient is written and read. Null: the tensor has
-  // no elements, or there is no such tensor.
+  // Returns the tensor's part of its bucket, where the program writes and reads the gradient, or
+  // null if the tensor has no elements or does not exist.
   void* bucket_view(std::size_t tensor) const;
 
-  // Reports that work queued so far wrote the tensor. Launches the buckets that can be launched.
-  // Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the step began
-  // eagerly, and the stream is being captured); those of Communicator::run(). If only the launch
-  // failed, the tensor is ready nonetheless, and the communicator has ended.
+  // Reports that work queued so far wrote the tensor, and launches the buckets that can be
+  // launched. Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the
+  // step began eagerly, and the stream is being captured); those of Communicator::run(). If only
+  // the launch failed, the tensor is ready nonetheless, and the communicator has ended.
   Status ready(std::size_t tensor);
   // Ends the step: work queued from now on runs after all all-reduces. Errors: invalid_argument
   // (tensors are not ready: how many, and which; the step goes on); capture (the step's capture is

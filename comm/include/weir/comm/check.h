@@ -20,7 +20,7 @@ namespace weir {
 struct RdmaPort {
   std::string device;  // "mlx5_0"
   int number = 1;
-  std::string state;       // "ACTIVE", "DOWN"; empty: not known
+  std::string state;       // "ACTIVE", "DOWN"; empty if it is not known
   std::string link_layer;  // "InfiniBand", "Ethernet"
 };
 
@@ -37,7 +37,7 @@ struct Unread {
 enum class Severity { error, warning, note };
 std::string_view name_of(Severity severity);
 
-// `id` names the rule, and stays the same from version to version.
+// What a rule has found. `id` names the rule, and stays the same from version to version.
 struct Finding {
   Severity severity = Severity::note;
   std::string id, what, why, remedy;
@@ -47,27 +47,29 @@ struct Check {
   std::vector<RdmaPort> ports;
 
   // The variables in force: NCCL's, those of CUDA and Weir that matter to NCCL, and those that give
-  // a process its rank (weir/comm/launch.h). They are read as NCCL reads them: the environment
-  // first, then the user's file, then the system's file.
+  // a process its rank (weir/comm/launch.h). Weir reads them as NCCL does: the environment first,
+  // then the user's file, then the system's file.
   std::vector<Setting> settings;   // sorted by name, one for each name
   std::vector<std::string> files;  // configuration files that were read
-  std::vector<Unread> unread;      // and those that can't be
+  std::vector<Unread> unread;      // configuration files that could not be read
 
   std::vector<Finding> findings;  // errors first
 
-  // Null: not set, or empty.
+  // Returns the setting of that name, or null if it is not set or empty.
   const Setting* find(std::string_view name) const;
-  // Parsed as NCCL parses a number: trailing text is ignored, and text without a number is 0.
+  // Returns a setting's value as NCCL parses a number: trailing text is ignored, and text without a
+  // number is 0.
   std::optional<std::int64_t> number(std::string_view name) const;
   bool has_error() const;
 };
 
-// `home`: the user's home folder from the system's user database; empty: none.
+// Examines the machine whose files are below the folder `root`. `home` is the user's home folder
+// from the system's user database, or empty.
 Check check_machine(const std::string& root, const Environment& environment,
                     const std::string& home);
-// For people: printable characters only; ends with a line end.
+// Returns text for people: printable characters only, with a line end at the end.
 std::string check_text(const Check& check);
-// For programs: one JSON object. Ends with a line end.
+// Returns one JSON object for programs, with a line end at the end.
 std::string check_json(const Check& check);
 
 }  // namespace weir

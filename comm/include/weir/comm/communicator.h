@@ -56,16 +56,16 @@ class Allocator;
 class CommState;
 
 struct CommunicatorOptions {
-  std::string name = "world";  // in messages and in NCCL's logs
+  std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
-  // (simulated time on a simulated device); zero: no operation is timed. An operation is timed from
-  // when it was queued, or from when the operation before it was seen to have ended; time that it
-  // waits for earlier work of the caller's stream counts.
+  // (simulated time on a simulated device). Zero turns this off. The time runs from when the
+  // operation was queued, or from when the operation before it was seen to have ended. Time in
+  // which the operation waits for earlier work of the caller's stream counts.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest time that the host waits for other ranks in a call that needs them: create, split,
   // agree, close. Always real time, and more than zero.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
-  // How often the watchdog thread looks; zero: there is no thread, and only poll() looks.
+  // How often the watchdog thread looks. With zero there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
 };
 
@@ -76,8 +76,8 @@ struct CommContext {
   DeviceHeap& heap;
 };
 
-// Where an operation runs: on this stream of the caller's, or, overlapped(), on the communication
-// stream, after the work that this one holds so far.
+// Where an operation runs: on this stream of the caller's; or, with overlapped(), on the
+// communication stream, after the work that the caller's stream holds so far.
 struct Where {
   Where(Stream callers) : stream(callers) {}  // NOLINT(google-explicit-constructor)
   Stream stream;
@@ -89,12 +89,13 @@ inline Where overlapped(Stream stream) {
   return where;
 }
 
-// Where an operation ends.
+// The end of an operation, for Work.
 struct WorkPoint {
-  std::optional<Fence> fence;    // eager; none: all that `stream` holds when somebody waits
-  Stream stream;                 // that the operation runs on
-  std::uint64_t capture = 0;     // the id of the capture that it is in, and
-  std::vector<GraphNode> nodes;  // where it ends there
+  // Of an eager operation. Without one, a waiter waits for all that `stream` holds by then.
+  std::optional<Fence> fence;
+  Stream stream;                 // the operation runs on it
+  std::uint64_t capture = 0;     // the id of the operation's capture; 0 if it is eager
+  std::vector<GraphNode> nodes;  // the last nodes of a captured operation
 };
 
 // An operation that was queued. It holds nothing of the device, so it may outlive all else. (Its
@@ -102,7 +103,7 @@ struct WorkPoint {
 // closed; that of a captured operation, not after the capture ends.)
 class Work {
  public:
-  Work() = default;  // of nothing: wait() does nothing
+  Work() = default;  // no operation: wait() does nothing
 
   // Makes work queued on `stream` from now on run after the operation. For an operation that ran on
   // the caller's stream, another stream waits for all that the caller's stream holds now; the
@@ -134,10 +135,10 @@ class Communicator {
                                      const CommunicatorOptions& options = {});
   Communicator(Communicator&&) noexcept;
   Communicator& operator=(Communicator&&) noexcept;
-  // close(); an error is logged.
+  // Calls close(), and logs its error.
   ~Communicator();
 
-  // What it runs on.
+  // Returns what the communicator runs on.
   const CommContext& context() const;
   int rank() const;
   int ranks() const;
@@ -213,8 +214,8 @@ class Communicator {
   Result<std::optional<Communicator>> split(int color, int key,
                                             const CommunicatorOptions& options = {});
 
-  // What ended the communicator; success: it works. poll() looks for errors first, as the watchdog
-  // does.
+  // Returns the error that ended the communicator, or success while it works. poll() looks for
+  // errors first, as the watchdog does.
   Status status() const;
   Status poll();
   // Ends running operations on this rank; the watchdogs of other ranks find out by themselves.

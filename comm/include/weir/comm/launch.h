@@ -25,10 +25,11 @@
 
 namespace weir {
 
-// An environment's variables, by name.
+// The variables of an environment, by name.
 using Environment = std::map<std::string, std::string, std::less<>>;
+// Returns a copy of this process's environment.
 Environment process_environment();
-// Null: not set, or empty.
+// Returns the value of a variable, or null if the variable is not set or empty.
 const std::string* value_of(const Environment& environment, std::string_view name);
 
 // Which rank this process is.
@@ -36,13 +37,13 @@ struct Launch {
   int rank = 0;
   int ranks = 1;
   int local_rank = 0;     // among the ranks of this host: the GPU to use
-  std::string launcher;   // "torchrun"; empty: no launcher, a single rank
-  std::string variables;  // those that were read: "RANK, WORLD_SIZE, LOCAL_RANK"
-  std::string address;    // "host:port", where rank 0 listens; empty: a single rank
-  std::string source;     // which variables say so: "MASTER_ADDR, MASTER_PORT + 1"
+  std::string launcher;   // such as "torchrun"; empty if no launcher started a single rank
+  std::string variables;  // that were read, such as "RANK, WORLD_SIZE, LOCAL_RANK"
+  std::string address;    // "host:port", where rank 0 listens; empty for a single rank
+  std::string source;     // the variables that gave the address: "MASTER_ADDR, MASTER_PORT + 1"
 
-  // One line: "rank 3 of 8, local rank 1, by torchrun (RANK, ...); meets rank 0 at 10.0.0.1:29501
-  // (MASTER_ADDR, MASTER_PORT + 1)".
+  // Returns one line, such as "rank 3 of 8, local rank 1, by torchrun (RANK, ...); meets rank 0
+  // at 10.0.0.1:29501 (MASTER_ADDR, MASTER_PORT + 1)".
   std::string describe() const;
 };
 
@@ -54,7 +55,7 @@ struct Launch {
 // message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
-// Does a variable of that name tell a launch?
+// Returns whether find_launch() reads a variable of that name.
 bool is_of_a_launch(std::string_view variable);
 
 // Returns the id of a communicator of all ranks of `launch`, the same on each rank, at once. Sets

@@ -31,13 +31,13 @@
 
 namespace weir {
 
-// One rank's handle of an NCCL communicator. 0: none.
+// One rank's handle of an NCCL communicator; 0 is no communicator.
 struct CommHandle {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const CommHandle&) const = default;
 };
 
-// Memory registered with NCCL (ncclCommRegister). 0: none.
+// Memory registered with NCCL (ncclCommRegister); 0 is no memory.
 struct RegistrationHandle {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const RegistrationHandle&) const = default;
@@ -64,8 +64,8 @@ class Nccl {
 
   virtual std::string version() const = 0;  // "2.28.9"
 
-  // Communicators. init() and split() return once every rank has called. split() with a negative
-  // color makes none.
+  // init() and split() make a communicator, and return once every rank has called. split() with a
+  // negative color makes none.
   virtual Result<UniqueId> unique_id() = 0;
   virtual Result<CommHandle> init(const UniqueId& id, int ranks, int rank,
                                   const CommConfig& config) = 0;
@@ -78,7 +78,8 @@ class Nccl {
   virtual Status destroy(CommHandle comm) = 0;
   virtual Status abort(CommHandle comm) = 0;
   virtual Status revoke(CommHandle comm) = 0;
-  // An error of NCCL's background work (ncclCommGetAsyncError); success: none so far.
+  // Returns the error of NCCL's background work (ncclCommGetAsyncError), or success if there was
+  // none so far.
   virtual Status async_error(CommHandle comm) = 0;
   virtual Result<int> size(CommHandle comm) = 0;
   virtual Result<int> rank(CommHandle comm) = 0;

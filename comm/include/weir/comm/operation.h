@@ -13,7 +13,7 @@
 
 namespace weir {
 
-// In the order of ncclDataType_t.
+// The types of elements, in the order of ncclDataType_t.
 enum class DataType {
   int8,
   uint8,
@@ -32,7 +32,7 @@ inline constexpr int kDataTypes = static_cast<int>(DataType::float8_e5m2) + 1;
 std::string_view name_of(DataType type);
 Bytes size_of(DataType type);
 
-// How the ranks' elements become one. In the order of ncclRedOp_t.
+// How a reduction combines the ranks' elements, in the order of ncclRedOp_t.
 enum class ReduceOp { sum, product, max, min, average };
 inline constexpr int kReduceOps = static_cast<int>(ReduceOp::average) + 1;
 std::string_view name_of(ReduceOp op);
@@ -52,30 +52,33 @@ enum class OperationKind {
 inline constexpr int kOperationKinds = static_cast<int>(OperationKind::receive) + 1;
 std::string_view name_of(OperationKind kind);  // "all-reduce"
 
-// One call. `count` is in elements, as in NCCL: what a rank sends in all_gather, gather and send;
-// what a rank sends to each other rank in all_to_all; what a rank receives in reduce_scatter,
-// scatter and receive; the whole array in all_reduce, broadcast and reduce.
+// One operation, as one rank asks for it. `count` is a number of elements, as in NCCL: what a rank
+// sends in all_gather, gather and send; what a rank sends to each other rank in all_to_all; what a
+// rank receives in reduce_scatter, scatter and receive; the whole array in all_reduce, broadcast
+// and reduce.
 struct Operation {
   OperationKind kind = OperationKind::all_reduce;
-  const void* send = nullptr;  // not for receive
-  void* receive = nullptr;     // not for send
+  const void* send = nullptr;  // unused in receive
+  void* receive = nullptr;     // unused in send
   std::uint64_t count = 0;
   DataType type = DataType::float32;
-  ReduceOp reduction = ReduceOp::sum;  // all_reduce, reduce_scatter, reduce
-  int peer = 0;  // broadcast, reduce, gather, scatter: the root; send, receive: the other rank
+  ReduceOp reduction = ReduceOp::sum;  // used in all_reduce, reduce_scatter and reduce
+  int peer = 0;  // the root in broadcast, reduce, gather, scatter; the other rank in send, receive
 
-  // How much `rank` of `ranks` reads at `send` and writes at `receive`; zero: it does not use that
-  // buffer.
+  // Return how much `rank` of `ranks` reads at `send` and writes at `receive`. A rank that does not
+  // use a buffer has zero bytes there.
   Bytes reads(int ranks, int rank) const;
   Bytes writes(int ranks, int rank) const;
-  // Has one of the buffers a part for each rank?
+  // Returns whether one of the buffers has a part for each rank.
   bool has_parts() const;
-  // Does the operation connect pairs of ranks, rather than all ranks in rings and trees?
+  // Returns whether the operation connects pairs of ranks. The others connect all ranks in rings
+  // and trees.
   bool is_point_to_point() const;
-  // "all-reduce of 64 MiB of float32 (sum)", "send of 4 KiB of int8 to rank 3".
+  // Returns a description such as "all-reduce of 64.00 MiB of float32 (sum)" or "send of 4.00 KiB
+  // of int8 to rank 3".
   std::string describe(int ranks) const;
-  // May `rank` of `ranks` ask for this operation? Errors: invalid_argument, which names what is
-  // wrong.
+  // Checks that `rank` of `ranks` may ask for this operation. Errors: invalid_argument (the message
+  // names what is wrong).
   Status check(int ranks, int rank) const;
 };
 

@@ -43,12 +43,12 @@ class RegisteredBuffers {
                                           int count = 1);
   RegisteredBuffers(RegisteredBuffers&&) noexcept = default;
   RegisteredBuffers& operator=(RegisteredBuffers&&) noexcept;
-  // close(). If that fails, the destructor logs it, and the memory stays registered for good.
+  // Calls close(). If that fails, the destructor logs the error, and the memory stays registered.
   ~RegisteredBuffers();
 
-  std::size_t size() const { return segments_.size(); }
+  std::size_t size() const { return segments_.size(); }  // the number of buffers
   void* operator[](std::size_t number) const { return segments_[number].address.pointer(); }
-  Bytes bytes() const { return bytes_; }  // of each
+  Bytes bytes() const { return bytes_; }  // the size of each buffer
 
   // Host-waits for the communicator's operations and for what the stream holds, then deregisters
   // and frees the memory; each of the two takes at most the communicator's host_timeout. A program

@@ -36,8 +36,8 @@ namespace weir {
 
 struct SimWorldOptions {
   int ranks = 1;
-  // Are rings and trees connected when a communicator is made (NCCL_RUNTIME_CONNECT=0)? Sends and
-  // receives always connect at the first use of each pair.
+  // Whether rings and trees are connected when a communicator is made (NCCL_RUNTIME_CONNECT=0).
+  // Sends and receives always connect at the first use of each pair.
   bool connects_at_once = true;
   Nanoseconds host_time = 3_us;  // of the caller, for each operation
   Nanoseconds latency = 15_us;   // of an operation's kernel, besides its bytes at this rate
@@ -64,7 +64,8 @@ class SimWorld {
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
-  // The device must outlive it. Null: there is no such rank.
+  // Returns the NCCL of one rank on a device, which must outlive it, or null if there is no such
+  // rank.
   std::unique_ptr<Nccl> rank(int rank, SimDevice& device);
 
   // Makes the `nth` call of this kind of `rank` from now on (1: the next) fail once.
@@ -72,12 +73,12 @@ class SimWorld {
   // Makes the `nth` operation of `rank` from now on, and all later ones, never end on that rank; on
   // the other ranks they end.
   void hang(int rank, std::uint64_t nth);
-  // From now on every communicator of `rank` reports this error; empty: none.
+  // From now on every communicator of `rank` reports this error, or none if the text is empty.
   void set_async_error(int rank, std::string error);
 
-  // Descriptions of the operations in which ranks differ. Empty: they asked for the same so far.
+  // Returns descriptions of the operations in which ranks differed as they launched them.
   std::vector<std::string> mismatches() const;
-  // Connections that an operation had to make; those in captures failed.
+  // Count the connections that operations had to make; those in captures failed.
   std::uint64_t lazy_connections() const;
   std::uint64_t refused_in_captures() const;
   std::uint64_t operations(int rank) const;  // queued so far

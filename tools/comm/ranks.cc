@@ -1,42 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/local_ranks.h"
+#include "comm/ranks.h"
 
 #include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 namespace weir {
-LocalRendezvous::LocalRendezvous(int ranks, Nanoseconds host_timeout)
-    : ranks_(static_cast<std::size_t>(ranks)), host_timeout_(host_timeout), sent_(ranks_) {}
 
-Result<std::vector<double>> LocalRendezvous::gather(int rank, double mine) {
-  std::unique_lock lock(mutex_);
-  sent_[static_cast<std::size_t>(rank)] = mine;
-  const std::uint64_t round = round_;
-  if (++here_ == ranks_) {
-    gathered_ = sent_;
-    here_ = 0;
-    ++round_;
-    arrived_.notify_all();
-    return gathered_;
-  }
-  arrived_.wait_for(lock, std::chrono::nanoseconds(host_timeout_.count),
-                    [&] { return round_ != round || left_; });
-  if (round_ == round) {
-    return Error(ErrorCode::device,
-                 left_ ? "another rank has failed" : "another rank did not come in time");
-  }
-  return gathered_;
-}
-
-void LocalRendezvous::leave() {
-  const std::lock_guard lock(mutex_);
-  left_ = true;
-  arrived_.notify_all();
-}
-
-Result<LocalRanks::Ids> LocalRanks::make_ids(Nccl& nccl) {
+Result<Ranks::Ids> Ranks::make_ids(Nccl& nccl) {
   Ids ids;
   for (UniqueId& id : ids) {
     const Result<UniqueId> made = nccl.unique_id();
@@ -46,8 +17,8 @@ Result<LocalRanks::Ids> LocalRanks::make_ids(Nccl& nccl) {
   return ids;
 }
 
-Status LocalRanks::connect(const Ids& ids, const CommunicatorOptions& settings,
-                           const RanksOptions& options) {
+Status Ranks::connect(const Ids& ids, const CommunicatorOptions& settings,
+                      const RanksOptions& options) {
   return in_threads([&](LocalRank& local) -> Status {
     Result<Communicator> made = Communicator::create({*local.nccl, *local.device, *local.heap},
                                                      ids[0], all_, local.rank, settings);
@@ -62,7 +33,7 @@ Status LocalRanks::connect(const Ids& ids, const CommunicatorOptions& settings,
   });
 }
 
-Status LocalRanks::on_all(const std::function<Status(BenchRank&)>& work) {
+Status Ranks::on_all(const std::function<Status(BenchRank&)>& work) {
   return in_threads([&](LocalRank& local) {
     BenchRank given{.rank = local.rank,
                     .ranks = all_,
@@ -78,11 +49,26 @@ Status LocalRanks::on_all(const std::function<Status(BenchRank&)>& work) {
   });
 }
 
-Result<std::vector<double>> LocalRanks::gather(LocalRank& rank, double mine) {
-  return rendezvous_.gather(rank.rank, mine);
+// Where the threads wait for one another.
+Result<std::vector<double>> Ranks::gather(LocalRank& rank, double mine) {
+  std::unique_lock lock(mutex_);
+  sent_[static_cast<std::size_t>(rank.rank)] = mine;
+  const std::uint64_t round = round_;
+  if (++here_ == all_) {
+    gathered_ = sent_;
+    here_ = 0;
+    ++round_;
+    arrived_.notify_all();
+    return gathered_;
+  }
+  arrived_.wait_for(lock, std::chrono::nanoseconds(host_timeout_.count),
+                    [&] { return round_ != round || failed_; });
+  if (round_ != round) return gathered_;
+  return Error(ErrorCode::device,
+               failed_ ? "another rank has failed" : "another rank did not come in time");
 }
 
-std::vector<std::string> LocalRanks::close() {
+std::vector<std::string> Ranks::close() {
   std::vector<std::string> wrong;
   const Status closed = in_threads([](LocalRank& local) -> Status {
     Status ended = local.comm ? local.comm->close() : Status();
@@ -99,7 +85,7 @@ std::vector<std::string> LocalRanks::close() {
   return wrong;
 }
 
-std::vector<std::string> LocalRanks::inspect(const LocalRank& rank) const {
+std::vector<std::string> Ranks::inspect(const LocalRank& rank) const {
   std::vector<std::string> wrong = rank.heap->validate();
   if (const auto left = rank.heap->statistics().live_blocks.current; left > 0) {
     wrong.push_back(std::to_string(left) + " blocks are left");
@@ -108,20 +94,18 @@ std::vector<std::string> LocalRanks::inspect(const LocalRank& rank) const {
 }
 
 // The first error by time: others may have failed because that rank had.
-Status LocalRanks::in_threads(const std::function<Status(LocalRank&)>& work) {
-  std::mutex mutex;
+Status Ranks::in_threads(const std::function<Status(LocalRank&)>& work) {
   std::optional<Error> first;
   std::vector<std::thread> threads;
   for (LocalRank& local : locals_) {
-    threads.emplace_back([this, &work, &mutex, &first, &local] {
+    threads.emplace_back([this, &work, &first, &local] {
       const Status ended = work(local);
       if (ended) return;
-      {
-        const std::lock_guard lock(mutex);
-        const std::string rank = "rank " + std::to_string(local.rank) + ": ";
-        if (!first) first = Error(ended.error().code(), rank + ended.error().message());
-      }
-      rendezvous_.leave();
+      const std::lock_guard lock(mutex_);
+      const std::string rank = "rank " + std::to_string(local.rank) + ": ";
+      if (!first) first = Error(ended.error().code(), rank + ended.error().message());
+      failed_ = true;
+      arrived_.notify_all();
     });
   }
   for (std::thread& thread : threads) thread.join();
