@@ -58,19 +58,6 @@ TEST_F(OnTheCallersStream, OperationsCostOneRecordAndNoWait) {
   });
 }
 
-TEST_F(OnTheCallersStream, OperationsThatOverlapDoNotRun) {
-  create();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 1);
-    rank.free(block);
-  });
-  EXPECT_EQ(world_.live_streams(), 2u);
-}
-
 TEST_F(OnTheCallersStream, BuffersMayGoAtOnceAndTheNextHasTheirBytes) {
   create();
   on_all([](Rank& rank) {
@@ -200,6 +187,21 @@ TEST_F(OnTheCallersStream, OtherStreamsMayWaitForWorks) {
     expect_ok(capture.end());
     expect_ok(work->wait(rank.side));
     rank.free(block);
+  });
+}
+
+TEST_F(OnTheCallersStream, WorksMayBeWaitedForOnceTheStreamIsGone) {
+  create();
+  on_all([](Rank& rank) {
+    const Stream gone = rank.device.new_stream();
+    void* const block = rank.allocate(kSize, gone);
+    const Result<Work> work = sum(*rank.comm, block, gone);
+    expect_ok(work);
+    rank.free(block);
+    expect_ok(rank.heap->retire(gone));
+    expect_ok(rank.device.destroy_stream(gone));
+    expect_ok(work->wait(rank.compute));
+    EXPECT_EQ(rank.device.uses_of_destroyed_streams(), 0u);
   });
 }
 

@@ -217,17 +217,6 @@ TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
   });
 }
 
-TEST_F(EagerCollectives, AreToldApartWhereRanksAskForDifferentOnes) {
-  create();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kLargeSize, rank.compute);
-    expect_ok(rank.sum(block, rank.number == 0 ? kLargeSize : 1_MiB, rank.compute));
-    rank.free(block);
-  });
-  EXPECT_THAT(world_.mismatches(), testing::SizeIs(1));
-  may_differ_ = true;
-}
-
 TEST_F(EagerCollectives, WhoseStreamCannotBeWaitedForAreAnErrorAndTheNextIsAsEver) {
   create();
   on_all([](Rank& rank) {

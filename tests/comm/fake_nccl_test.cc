@@ -219,6 +219,28 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
   expect_refused(most, std::string(name_of(OperationKind::all_reduce)), 1);
 }
 
+// NCCL keeps the pointer, and profilers read it later.
+TEST(NcclCommunicators, KeepTheirNamesWhenTheCallIsOver) {
+  static const cuda::Driver driver = fake_driver();
+  static NcclLibrary library = fake_library();
+  static const char* name = nullptr;
+  library.ncclCommInitRankConfig = [](ncclComm_t* comm, int, ncclUniqueId, int,
+                                      ncclConfig_t* config) {
+    name = config->commName;
+    *comm = reinterpret_cast<ncclComm_t>(5);
+    return ncclSuccess;
+  };
+  const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
+  const std::string long_name(100, 'x');
+  EXPECT_TRUE(nccl->init({}, 1, 0, {.name = long_name}).ok());
+  EXPECT_TRUE(nccl->init({}, 1, 0, {.name = std::string(100, 'y')}).ok());
+  const std::string kept = name;
+  EXPECT_EQ(kept, std::string(100, 'y'));
+  EXPECT_TRUE(nccl->init({}, 1, 0, {.name = long_name}).ok());
+  EXPECT_NE(name, long_name.c_str()) << "the caller's own may go";
+  EXPECT_EQ(name, long_name);
+}
+
 TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {
   FakeComm here;
   let_come(here);
