@@ -130,14 +130,13 @@ Status CommState::finish(std::optional<Stream> stream) {
 
 // What was waited for in vain has been ended by now, so that those calls return; they use the
 // device, which may go when the communicator is closed.
-void CommState::await_late() {
+void CommState::await_late(Nanoseconds longest) {
   std::vector<BoundedCall> late;
   {
     const std::lock_guard lock(state_mutex_);
     late.swap(late_);
   }
-  const Nanoseconds time = std::max(options.host_timeout, Nanoseconds{1'000'000'000});
-  for (BoundedCall& call : late) (void)call.wait(time);
+  for (BoundedCall& call : late) (void)call.wait(longest);
 }
 
 Status CommState::close() {
@@ -168,19 +167,19 @@ Status CommState::close() {
     closed_ = true;
     ended_.store(true, std::memory_order_release);
   }
-  await_late();  // they use what goes next
+  constexpr Nanoseconds kSecond{1'000'000'000};
+  await_late(std::max(options.host_timeout, kSecond));  // they use what goes next
   for (const CommHandle each : {control_, handle}) {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =
-        bounded(options.host_timeout,
-                [kept = owner, nccl = &context.nccl, each] { return nccl->destroy(each); });
+        in_time(options.host_timeout, [this, each] { return context.nccl.destroy(each); });
     if (destroyed && !*destroyed) destroyed = error(destroyed->error());
     note(destroyed ? *std::move(destroyed)
                    : error(ErrorCode::device,
                            "NCCL did not end it in time: graphs that captured its operations, or "
                            "work of other ranks, hold it"));
   }
-  await_late();
+  await_late(kSecond);  // NCCL itself may go next
   note(watchdog_.close());
   note(captures_.destroy());
   return first;

@@ -141,7 +141,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Captured*> join_capture(Stream stream, std::uint64_t id);
   Result<Stream> fork(Stream stream, const Entered& entered);
   void revoke(CommHandle control);  // and `handle`
-  void await_late();
+  void await_late(Nanoseconds longest);
   Status connect(Stream stream);
   Status connect_all(Stream stream);
 

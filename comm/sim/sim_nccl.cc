@@ -202,7 +202,8 @@ class SimNccl final : public Nccl {
     const auto all = world_->rendezvous(
         of.next_rendezvous("host_all_gather"), of.part->rank, of.part->comm->size,
         std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
-        std::chrono::nanoseconds(timeout.count));
+        std::min<std::chrono::nanoseconds>(std::chrono::nanoseconds(timeout.count),
+                                           world_->options.host_timeout));
     if (!all) return refused("host_all_gather", all.error().message());
     std::vector<std::vector<std::byte>> bytes;
     for (const std::string& each : *all) {

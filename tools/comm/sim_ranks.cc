@@ -96,8 +96,10 @@ class SimRanks final : public Ranks {
   Status connect(const RanksOptions& options) {
     const Result<Ids> ids = make_ids(*world_.rank(0, *devices_.front()));
     if (!ids) return ids.error();
+    // Simulated calls give up by themselves, before a communicator leaves them to their threads.
+    const Nanoseconds longer = sim_.host_timeout + Nanoseconds{5'000'000'000};
     const CommunicatorOptions settings{
-        .timeout = sim_.timeout, .host_timeout = sim_.host_timeout, .watch_every = {}};
+        .timeout = sim_.timeout, .host_timeout = longer, .watch_every = {}};
     Status connected = Ranks::connect(*ids, settings, options);
     if (connected && sim_.opened) sim_.opened(world_);
     return connected;
