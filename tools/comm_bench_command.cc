@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/overhead.h"
 #include "comm_ranks_options.h"
@@ -14,6 +15,7 @@ namespace {
 
 struct BenchCommand {
   RanksCommand ranks;
+  std::vector<std::string> operations = {"all_reduce"};
   std::string least = "32M", most = "32M";
   ResultOptions result;
   bool compare = false;
@@ -30,6 +32,12 @@ Result<Bytes> parse_size(const std::string& option, const std::string& text) {
 
 Result<OverheadOptions> options_of(const BenchCommand& command) {
   OverheadOptions options = command.options;
+  options.kinds.clear();
+  for (const std::string& name : command.operations) {
+    options.kinds.push_back(name == "all_reduce"   ? OperationKind::all_reduce
+                            : name == "all_gather" ? OperationKind::all_gather
+                                                   : OperationKind::reduce_scatter);
+  }
   const Result<Bytes> least = parse_size("--minbytes", command.least);
   const Result<Bytes> most = parse_size("--maxbytes", command.most);
   if (!least || !most) return least ? most.error() : least.error();
@@ -60,7 +68,7 @@ ExitCode run(const BenchCommand& command) {
 constexpr const char* kCommBenchFooter = R"(
 Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --ranks 4 -b 8 -e 1G -f 2
-  weir comm bench --ranks 2 -b 1M -e 64M -f 4 --captured
+  weir comm bench --operation all_gather,reduce_scatter -b 1M -e 64M -f 4 --captured
 
 docs/comm.md defines every option and column, docs/command.md what all commands have in common. Exit
 codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a file can't
@@ -72,8 +80,13 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   auto command = std::make_shared<BenchCommand>();
   OverheadOptions& options = command->options;
   CLI::App* bench = comm.add_subcommand(
-      "bench", "Time all-reduces through Weir and through NCCL itself, in turns");
+      "bench", "Time collectives through Weir and through NCCL itself, in turns");
   add_ranks_options(*bench, command->ranks);
+  bench->add_option("--operation", command->operations, "Some of them, between commas; sums")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter"}))
+      ->type_name("all_reduce|all_gather|reduce_scatter")
+      ->default_str("all_reduce");
   bench->add_option("-b,--minbytes", command->least, "The first size")->capture_default_str();
   bench->add_option("-e,--maxbytes", command->most, "The last size")->capture_default_str();
   bench->add_option("-f,--stepfactor", options.factor, "Multiplies from size to size")

@@ -27,7 +27,8 @@ enum Path { weir, bare };
 constexpr std::array kPaths = {Path::weir, Path::bare};
 
 struct Row {
-  Bytes size;
+  OperationKind kind;
+  Bytes size;                          // of the larger buffer
   double time[2] = {}, host[2] = {};   // of one operation, in seconds; by Path
   std::optional<std::uint64_t> wrong;  // elements; nothing: this device moves no data
 };
@@ -40,9 +41,14 @@ class OverheadOfRank {
         options_(options),
         where_(options.overlap ? overlapped(rank.compute) : rank.compute) {}
 
-  Result<Row> measure(void* send, void* receive, Bytes size) {
-    sum_ = {.send = send, .receive = receive, .count = size.count / 4, .type = DataType::float32};
-    Row row{.size = size, .wrong = {}};
+  // Parts, where the operation has them, are whole multiples of 16 bytes.
+  Result<Row> measure(OperationKind kind, void* send, void* receive, Bytes size) {
+    operation_ = {.kind = kind, .send = send, .receive = receive, .count = size.count / 4};
+    if (operation_.has_parts()) {
+      operation_.count = operation_.count / static_cast<std::uint64_t>(rank_.ranks) / 4 * 4;
+      size = Bytes{operation_.count * 4} * static_cast<std::uint64_t>(rank_.ranks);
+    }
+    Row row{.kind = kind, .size = size, .wrong = {}};
     if (Status checked = check(row); !checked) return std::move(checked).error();
     GraphPool pool(rank_.heap);
     Graph graphs[2];  // by Path
@@ -68,12 +74,13 @@ class OverheadOfRank {
  private:
   // One operation through Weir, and whether its result is right.
   Status check(Row& row) {
-    if (Status filled = rank_.kernels.fill(rank_.compute, {&sum_, 1}, 1); !filled) return filled;
-    Result<Work> work = rank_.comm.run(sum_, where_);
+    if (Status filled = rank_.kernels.fill(rank_.compute, {&operation_, 1}, 1); !filled)
+      return filled;
+    Result<Work> work = rank_.comm.run(operation_, where_);
     if (!work) return std::move(work).error();
     last_ = *std::move(work);
     if (Status done = complete(); !done) return done;
-    const auto wrong = rank_.kernels.count_wrong(rank_.compute, {&sum_, 1}, 1);
+    const auto wrong = rank_.kernels.count_wrong(rank_.compute, {&operation_, 1}, 1);
     if (!wrong) return wrong.error();
     const auto all = rank_.gather(static_cast<double>(wrong->value_or(0)));
     if (!all) return all.error();
@@ -126,10 +133,11 @@ class OverheadOfRank {
   // The operations of a round.
   Status queue(Path path) {
     if (path == Path::bare) {
-      return queue_bare(rank_.nccl, rank_.raw, sum_, options_.operations_a_round, rank_.compute);
+      return queue_bare(rank_.nccl, rank_.raw, operation_, options_.operations_a_round,
+                        rank_.compute);
     }
     for (int i = 0; i < options_.operations_a_round; ++i) {
-      Result<Work> work = rank_.comm.run(sum_, where_);
+      Result<Work> work = rank_.comm.run(operation_, where_);
       if (!work) return std::move(work).error();
       last_ = *std::move(work);
     }
@@ -146,14 +154,15 @@ class OverheadOfRank {
   BenchRank& rank_;
   const OverheadOptions& options_;
   const Where where_;
-  Operation sum_;
+  Operation operation_;
   Work last_;
 };
 
 std::vector<std::string> cells_of(const Row& row, int ranks) {
-  const double weir = bus_bandwidth(row.size, row.time[Path::weir], ranks);
-  const double bare = bus_bandwidth(row.size, row.time[Path::bare], ranks);
-  return {std::to_string(row.size.count),
+  const double weir = bus_bandwidth(row.kind, row.size, row.time[Path::weir], ranks);
+  const double bare = bus_bandwidth(row.kind, row.size, row.time[Path::bare], ranks);
+  return {std::string(name_of(row.kind)),
+          std::to_string(row.size.count),
           three_digits(row.time[Path::weir] * 1e6),
           three_digits(row.time[Path::bare] * 1e6),
           three_digits(weir),
@@ -176,9 +185,10 @@ std::vector<Bytes> sizes_of(const OverheadOptions& options) {
   return sizes;
 }
 
-double bus_bandwidth(Bytes size, double seconds, int ranks) {
-  const double bytes = static_cast<double>(size.count);
-  return seconds > 0 ? bytes / 1e9 / seconds * 2 * (ranks - 1) / ranks : 0;
+double bus_bandwidth(OperationKind kind, Bytes size, double seconds, int ranks) {
+  const double bytes =
+      static_cast<double>(size.count) * (kind == OperationKind::all_reduce ? 2 : 1);
+  return seconds > 0 ? bytes / 1e9 / seconds * (ranks - 1) / ranks : 0;
 }
 
 Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions& options) {
@@ -191,12 +201,12 @@ Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions
   ScenarioReport report{.name = "bench", .title = "what Weir adds to NCCL"};
   ScenarioTable table{
       .title =
-          fmt::format("{} rounds of {} all-reduces through each, in turns; {}, {}", options.rounds,
+          fmt::format("{} rounds of {} operations through each, in turns; {}, {}", options.rounds,
                       options.operations_a_round,
                       options.captured ? "a round is the launch of a graph" : "eager",
                       options.overlap ? "on the communication stream" : "on the caller's stream"),
-      .columns = {"bytes", "us, Weir", "NCCL", "busbw, Weir", "NCCL", "ratio", "host ns, Weir",
-                  "NCCL", "added", "#wrong"},
+      .columns = {"operation", "bytes", "us, Weir", "NCCL", "busbw, Weir", "NCCL", "ratio",
+                  "host ns, Weir", "NCCL", "added", "#wrong"},
       .rows = {}};
   std::uint64_t wrong = 0;
   RanksOptions wanted;
@@ -207,12 +217,14 @@ Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions
     Result<Block> receive = Block::allocate(rank.heap, options.most, rank.compute);
     if (!receive) return std::move(receive).error();
     OverheadOfRank overhead(rank, options);
-    for (const Bytes size : sizes_of(options)) {
-      const Result<Row> row = overhead.measure(send->get(), receive->get(), size);
-      if (!row) return row.error();
-      if (rank.rank != 0) continue;
-      table.rows.push_back(cells_of(*row, rank.ranks));
-      wrong += row->wrong.value_or(0);
+    for (const OperationKind kind : options.kinds) {
+      for (const Bytes size : sizes_of(options)) {
+        const Result<Row> row = overhead.measure(kind, send->get(), receive->get(), size);
+        if (!row) return row.error();
+        if (rank.rank != 0) continue;
+        table.rows.push_back(cells_of(*row, rank.ranks));
+        wrong += row->wrong.value_or(0);
+      }
     }
     Status freed = send->free();
     return freed ? receive->free() : std::move(freed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `weir comm bench`: what an all-reduce costs through Weir, and through bare NCCL beside it.
+// `weir comm bench`: what a collective costs through Weir, and through bare NCCL beside it.
 // docs/comm.md defines every option and column. nccl-tests measures NCCL.
 #pragma once
 
@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "comm/scenario.h"
+#include "weir/comm/operation.h"
 
 namespace weir {
 
 struct OverheadOptions {
+  std::vector<OperationKind> kinds = {OperationKind::all_reduce};  // or all_gather, reduce_scatter
   Bytes least = 32_MiB, most = 32_MiB;
   std::uint64_t factor = 2;  // from size to size; two at least
   int operations_a_round = 50;
@@ -21,8 +23,8 @@ struct OverheadOptions {
 };
 
 std::vector<Bytes> sizes_of(const OverheadOptions& options);
-// 10^9 bytes a second that a link carries in an all-reduce, as nccl-tests defines it.
-double bus_bandwidth(Bytes size, double seconds, int ranks);
+// 10^9 bytes a second that a link carries, as nccl-tests defines it. `size`: of the larger buffer.
+double bus_bandwidth(OperationKind kind, Bytes size, double seconds, int ranks);
 
 // Errors: invalid_argument (sizes that never grow); those of `open`, and what fails while it runs.
 Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions& options);
