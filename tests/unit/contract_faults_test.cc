@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that a review of the core demonstrated, or that were planted in it, each as a test:
 // captures that the heap was not told of, frees beside captures, streams that are others in each
-// thread, waits that were not counted, pages lost on an error, what a pool says after its pages.
+// thread, waits that were not counted, memory that is lost, kept or given away too early.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
 #include "weir/graph_pool.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {
@@ -188,6 +195,147 @@ TEST_F(CoreFaults, ThePeakOfAPoolIsKnownAfterItsPagesAreGone) {
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
   EXPECT_EQ(pool.statistics().peak_reserved_bytes, kBlock);
+}
+
+TEST_F(CoreFaults, ABlockOfACaptureThatAnEagerStreamUsesGoesBackAtItsEnd) {
+  GraphPool pool(heap_);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, a_, CaptureMode::relaxed);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  void* const x = allocate(heap_, kBlock, a_);
+  ASSERT_TRUE(heap_.fence(x, b_).ok());
+  free(heap_, x);
+  EXPECT_EQ(pool.statistics().deferred, 1u);
+  EXPECT_NE(allocate(heap_, kBlock, a_), x);
+  EXPECT_TRUE(capture->end().ok());
+  EXPECT_EQ(pool.statistics().deferred, 0u);
+  EXPECT_FALSE(heap_.find(x).has_value());
+}
+
+// What one stream freed last serves the next, however often they take turns.
+TEST_F(CoreFaults, StreamsThatTakeTurnsHoldTheMemoryOfOne) {
+  for (int turn = 0; turn < 12; ++turn) {
+    const Stream stream = turn % 2 == 0 ? a_ : b_;
+    void* const x = allocate(heap_, kBlock, stream);
+    write(stream, x, kBlock);
+    free(heap_, x);
+    device_.finish();
+  }
+  EXPECT_EQ(Bytes{heap_.statistics().reserved_bytes.current}, kBlock);
+}
+
+// The driver can't say when the graph is gone, as its capture asked for no memory; and of the
+// stream that it runs on only the pool has heard.
+TEST_F(CoreFaults, MemoryOfAGraphThatIsNotWatchedStaysUntilItsLaunchIsDone) {
+  GraphPool pool(heap_);
+  Result<PoolBinding> binding = pool.warm_up(a_);
+  ASSERT_TRUE(binding.ok());
+  void* const x = allocate(heap_, kBlock, a_);
+  binding->close();
+  binding = pool.capture([&](Stream asking) { return asking == a_; });
+  ASSERT_TRUE(binding.ok()) << binding.error().message();
+  begin_capture(a_);
+  write(a_, x, kBlock, 50_ms);
+  const Result<GraphHandle> graph = device_.end_capture(a_);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  binding->close();
+  const Result<ExecutableHandle> executable = device_.instantiate(*graph);
+  ASSERT_TRUE(executable.ok());
+  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+  free(heap_, x);
+  GraphPool other(heap_);
+  EXPECT_TRUE(CaptureScope::begin(other, c_).ok());  // for which all work so far is recorded
+  device_.finish();
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_GE(pool.statistics().reserved_bytes, kBlock) << "the graph may use it";
+  ASSERT_TRUE(device_.launch_graph(*executable, a_).ok());
+  pool.release_graph();
+  EXPECT_TRUE(device_.destroy_executable(*executable).ok());
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_GE(pool.statistics().reserved_bytes, kBlock) << "its launch runs";
+  device_.finish();
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
+}
+
+// Idle memory of a pool could not go when the limit was lowered, as its last use ran still.
+TEST_F(CoreFaults, IdleMemoryOfAPoolGoesWithTheNextFreeAboveTheLimit) {
+  void* const beside = allocate(heap_, 1_MiB, a_);
+  void* const small = allocate(heap_, 1_MiB, a_);
+  const Bytes limit{heap_.statistics().reserved_bytes.current};
+  GraphPool pool(heap_);
+  Result<PoolBinding> binding = pool.warm_up(b_);
+  ASSERT_TRUE(binding.ok());
+  void* const x = allocate(heap_, kBlock, b_);
+  write(b_, x, kBlock, 10_ms);
+  free(heap_, x);
+  binding->close();
+  heap_.set_limit(limit);
+  EXPECT_GT(Bytes{heap_.statistics().reserved_bytes.current}, limit);
+  device_.finish();
+  free(heap_, small);
+  EXPECT_LE(Bytes{heap_.statistics().reserved_bytes.current}, limit);
+  free(heap_, beside);
+}
+
+// As the driver does, which has the nodes of one graph where those of another were.
+class ReusedNodes : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status begin_capture(Stream stream, CaptureMode mode) override {
+    nodes_.clear();
+    return inner_.begin_capture(stream, mode);
+  }
+  Result<std::vector<GraphNode>> capture_tips(Stream stream) override {
+    return named(inner_.capture_tips(stream));
+  }
+  Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) override {
+    std::vector<GraphNode> own;
+    for (const GraphNode node : nodes) own.push_back(nodes_.at(node.value - 1));
+    return inner_.add_capture_dependencies(stream, own);
+  }
+  Result<std::vector<GraphNode>> node_dependencies(GraphNode node) override {
+    return named(inner_.node_dependencies(nodes_.at(node.value - 1)));
+  }
+
+ private:
+  Result<std::vector<GraphNode>> named(Result<std::vector<GraphNode>> nodes) {
+    if (!nodes) return nodes;
+    for (GraphNode& node : *nodes) {
+      const auto known = std::find_if(nodes_.begin(), nodes_.end(),
+                                      [&](GraphNode each) { return each.value == node.value; });
+      const auto place = static_cast<std::uint64_t>(known - nodes_.begin());
+      if (known == nodes_.end()) nodes_.push_back(node);
+      node.value = place + 1;
+    }
+    return nodes;
+  }
+
+  std::vector<GraphNode> nodes_;  // of the last capture; each is named by its place, from 1
+};
+
+TEST_F(CoreFaults, EachCaptureHasItsOwnEdgesThoughItsNodesAreNamedAsAnothers) {
+  ReusedNodes device(device_);
+  DeviceHeap heap(device);
+  GraphPool pool(heap);
+  for (int round = 0; round < 2; ++round) {
+    Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+    ASSERT_TRUE(capture.ok()) << capture.error().message();
+    write_after(b_, a_, allocate(heap, 1_MiB, b_), 1_MiB, 10_us);  // b_ is forked
+    for (const Bytes size : {kBlock, kBlock * 2}) {
+      void* const x = allocate(heap, size, a_);
+      write(a_, x, size);
+      free(heap, x);
+      void* const y = allocate(heap, size, b_);
+      EXPECT_EQ(y, x);
+      write(b_, y, size);
+    }
+    write_after(a_, b_, allocate(heap, 1_MiB, a_), 1_MiB, 10_us);  // and joined
+    Result<Graph> graph = capture->end();
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    EXPECT_TRUE(graph->launch(a_).ok());
+    device_.finish();
+    EXPECT_EQ(device_.race_count(), 0u) << "round " << round;
+  }
 }
 
 }  // namespace
