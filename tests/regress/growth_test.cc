@@ -127,5 +127,46 @@ TEST_F(Growth, APoolThatServesAgainHasHeapsForItsOwnStreamsAlone) {
   EXPECT_EQ(heap_.statistics().heaps.size(), 1u);
 }
 
+// An event of each for each later capture, where the stream went between the end of a capture that
+// it took part in and the end of that capture's binding.
+TEST_F(Growth, StreamsThatAreRetiredBeforeTheirCapturesBindingIsClosedLeaveNothing) {
+  GraphPool pool(heap_), other(heap_);
+  for (int i = 0; i < 200; ++i) {
+    const Stream side = device_.new_stream();
+    Result<PoolBinding> binding =
+        pool.capture([&](Stream stream) { return stream == a_ || stream == side; }, a_);
+    ASSERT_TRUE(binding.ok()) << binding.error().message();
+    ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+    const EventHandle event = *device_.create_event();
+    EXPECT_TRUE(device_.record(event, a_).ok());
+    EXPECT_TRUE(device_.wait(side, event).ok());
+    EXPECT_TRUE(heap_.deallocate(heap_.allocate(1_MiB, side).value()).ok());
+    EXPECT_TRUE(device_.record(event, side).ok());
+    EXPECT_TRUE(device_.wait(a_, event).ok());
+    EXPECT_TRUE(device_.destroy_event(event).ok());
+    const Result<GraphHandle> graph = device_.end_capture(a_);
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    EXPECT_TRUE(heap_.retire(side).ok());
+    binding->close(/*keep=*/false);
+    EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+    EXPECT_TRUE(device_.destroy_stream(side).ok());
+  }
+  const auto round = [&] {
+    {
+      const Result<PoolBinding> binding = pool.warm_up(b_);
+      ASSERT_TRUE(binding.ok());
+      EXPECT_TRUE(heap_.deallocate(heap_.allocate(1_MiB, b_).value()).ok());
+    }
+    Result<CaptureScope> capture = CaptureScope::begin(other, a_);
+    ASSERT_TRUE(capture.ok()) << capture.error().message();
+    EXPECT_TRUE(capture->end().ok());
+  };
+  for (int i = 0; i < 10; ++i) round();
+  const std::uint64_t before = host_bytes();
+  if (before == 0) GTEST_SKIP() << "a sanitizer's allocator does not say";
+  for (int i = 0; i < 20; ++i) round();
+  EXPECT_LE(host_bytes(), before + 100 * 1024);
+}
+
 }  // namespace
 }  // namespace weir

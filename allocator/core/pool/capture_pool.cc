@@ -199,7 +199,13 @@ void CapturePool::end_capture_locked() {
     member.epoch = kEager;
     member.heap->move_to(member.stream, kEager);
   });
-  (void)timelines().complete(timelines().all([](Stream stream) { return stream.is_in_capture(); }));
+  const FenceSet captured = timelines().all([](Stream stream) { return stream.is_in_capture(); });
+  (void)timelines().complete(captured);
+  for (const Fence fence : captured) {
+    // Retired before the pool heard that the capture is over: retire() left its other name.
+    const Stream stream = timelines().stream(fence.timeline).outside_capture();
+    if (timelines().retired(stream)) (void)timelines().retire(fence.timeline);
+  }
   const Capture ended = *std::exchange(capture_, std::nullopt);
   eager_uses_.clear();
   shared_.observer.emit({.kind = EventKind::capture_end, .pool = id()});
