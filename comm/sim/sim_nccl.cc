@@ -139,7 +139,7 @@ class SimNccl final : public Nccl {
   Result<Address> allocate_segment(Bytes bytes) override {
     if (fails(NcclCall::allocate_segment)) return refused("allocate_segment", "made to fail");
     const Bytes size = round_up(bytes, device_.granularity());
-    const Result<Address> address = device_.allocate_segment(size);
+    Result<Address> address = device_.allocate_segment(size);
     if (!address) return address;
     const std::lock_guard lock(mutex_);
     segments_[address->value] = size;

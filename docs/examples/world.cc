@@ -21,7 +21,7 @@ int main() {
   void* gradient = heap.allocate(weir::Bytes{4 * kCount}, stream).value();
   // ... kernels on the stream write the gradient ...
   const weir::Result<weir::Work> sum = world.all_reduce(
-      gradient, gradient, kCount, weir::DataType::float32, {weir::ReduceOp::average}, stream);
+      gradient, gradient, kCount, weir::DataType::float32, weir::ReduceOp::average, stream);
   // ... kernels on the stream read the mean ...
   const weir::Status gone = heap.deallocate(gradient);  // at once
 

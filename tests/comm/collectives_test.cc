@@ -99,9 +99,9 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
     rank.write(rank.compute, each, kLargeSize * 2);
     const DataType type = DataType::float32;
     expect_ok(all.all_gather(one, each, kLargeCount, type, compute));
-    expect_ok(all.reduce_scatter(each, one, kLargeCount, type, {ReduceOp::max}, compute));
+    expect_ok(all.reduce_scatter(each, one, kLargeCount, type, ReduceOp::max, compute));
     expect_ok(all.broadcast(one, one, kLargeCount, type, 1, compute));
-    expect_ok(all.reduce(one, one, kLargeCount, type, {ReduceOp::average}, 0, compute));
+    expect_ok(all.reduce(one, one, kLargeCount, type, ReduceOp::average, 0, compute));
     expect_ok(all.all_to_all(each, each, kLargeCount, type, compute));
     const Operation pair[] = {
         {.kind = OperationKind::send, .send = one, .count = kLargeCount, .peer = other},

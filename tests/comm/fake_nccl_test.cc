@@ -200,8 +200,8 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
     said.clear();
     return nccl->enqueue({5}, operation, Stream{});
   };
-  const Operation most{OperationKind::all_reduce, send,           receive, 3,
-                       DataType::float32,         {ReduceOp::max}};
+  const Operation most{OperationKind::all_reduce, send,         receive, 3,
+                       DataType::float32,         ReduceOp::max};
   EXPECT_TRUE(enqueue(most).ok());
   EXPECT_THAT(said, testing::ElementsAre("all_reduce 16 32 3 7 2 5"));
   const Operation given{OperationKind::broadcast, send, receive, 4, DataType::int8, {}, 1};

@@ -23,8 +23,7 @@ using testing::HasSubstr;
 constexpr Bytes kGraphSize = 1_MiB;
 
 Result<Work> largest(Communicator& comm, void* block, Stream stream) {
-  return comm.all_reduce(block, block, kGraphSize.count, kBytes, {ReduceOp::max},
-                         overlapped(stream));
+  return comm.all_reduce(block, block, kGraphSize.count, kBytes, ReduceOp::max, overlapped(stream));
 }
 
 // A buffer that is written, all-reduced, checked and given back.

@@ -217,7 +217,7 @@ Status Peer::reduce(std::byte* block, std::uint64_t pattern, Bytes reduced) {
   if (zeroed != cudaSuccess) return Error(ErrorCode::device, cudaGetErrorString(zeroed));
   if (Status queued = gpu_->write(compute_, contents(own), {}); !queued) return queued;
   const Result<Work> sum = comm_->all_reduce(block, block, reduced.count, DataType::uint8,
-                                             {ReduceOp::sum}, overlapped(compute_));
+                                             ReduceOp::sum, overlapped(compute_));
   if (!sum) return sum.error();
   if (Status waits = sum->wait(compute_); !waits) return waits;
   for (std::uint64_t number = 0; number < ranks; ++number) {
