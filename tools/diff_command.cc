@@ -36,7 +36,11 @@ Status run(const DiffCommand& command) {
   const Result<Report> after = before ? report_on(command.after, command.input) : before;
   if (!after) return after.error();
   const Diff diff = diff_of(*before, *after);
-  return output->write(diff_text(diff, command.top), [&diff] { return diff_json(diff); });
+  Status status = output->write(diff_text(diff, command.top), [&diff] { return diff_json(diff); });
+  for (const Report* report : {&*before, &*after}) {
+    if (status) status = damage_status(report->source, report->damage);
+  }
+  return status;
 }
 
 constexpr const char* kDiffFooter = R"(

@@ -63,7 +63,6 @@ Status run(const LookCommand& command) {
   if (Status allowed = check_names({{"FILE", command.file}}, {}); !allowed) return allowed;
   const Result<Loaded> recording = load_shown(command.file, command.input);
   if (!recording) return recording.error();
-  if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
   const std::vector<std::string> verdict = verdict_of(report_of(*recording, {}, recording->origin));
   for (std::size_t i = 0; i < std::min(kSentences, verdict.size()); ++i) {
     fmt::print("{}\n", wrapped(printable(verdict[i]), 0));
@@ -74,7 +73,7 @@ Status run(const LookCommand& command) {
   if (Status written = write_html(*page, shown, command.paths); !written) return written;
   const bool opened = !command.no_open && opened_in_browser(*page);
   fmt::print("{}: {}\n", opened ? "Opened" : "Open this page in a browser", printable(*page));
-  return {};
+  return damage_status(recording->source, recording->damage);
 }
 
 constexpr const char* kLookFooter = R"(

@@ -46,8 +46,9 @@ Status run(ReportCommand command) {
     command.options.at = *at;
   }
   const Report report = report_of(*recording, command.options, recording->origin);
-  return output->write(report_text(report, style_of(command)),
-                       [&report] { return report_json(report); });
+  Status written = output->write(report_text(report, style_of(command)),
+                                 [&report] { return report_json(report); });
+  return written ? damage_status(report.source, report.damage) : std::move(written);
 }
 
 constexpr const char* kReportFooter = R"(

@@ -27,10 +27,11 @@ Status run(const SnapshotCommand& command) {
   }
   const Result<Loaded> recording = load_shown(command.file, command.input);
   if (!recording.ok()) return recording.error();
-  if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
   const Result<std::size_t> events = parse_moment(command.at, *recording);
   if (!events.ok()) return Error(events.error().code(), "--at: " + events.error().message());
-  return export_snapshot(*recording, *events, command.format, command.output, command.paths);
+  Status written =
+      export_snapshot(*recording, *events, command.format, command.output, command.paths);
+  return written ? damage_status(recording->source, recording->damage) : std::move(written);
 }
 
 constexpr const char* kSnapshotFooter = R"(

@@ -36,17 +36,19 @@ Status run(const TimelineCommand& command) {
   for (const std::string& file : command.files) {
     Result<Loaded> recording = load_shown(file, command.input);
     if (!recording.ok()) return std::move(recording).error();
-    if (!recording->damage.empty()) complain(recording->source + ": " + recording->damage);
     recordings.push_back(*std::move(recording));
   }
   const ProgressBar bar("writing " + command.output, true);
-  if (command.format) {
-    return export_timeline(recordings.front(), *command.format, command.output, command.paths);
-  }
   std::vector<const Loaded*> shown;
   shown.reserve(recordings.size());
   for (const Loaded& recording : recordings) shown.push_back(&recording);
-  return write_html(command.output, shown, command.paths);
+  Status status = command.format ? export_timeline(recordings.front(), *command.format,
+                                                   command.output, command.paths)
+                                 : write_html(command.output, shown, command.paths);
+  for (const Loaded& recording : recordings) {
+    if (status) status = damage_status(recording.source, recording.damage);
+  }
+  return status;
 }
 
 constexpr const char* kTimelineFooter = R"(

@@ -77,6 +77,16 @@ Status check(const TopCommand& command) {
   return check_names(inputs, named_outputs(command.result));
 }
 
+// The end of the result, and of the command.
+ExitCode finish(ResultOutput& output, const TopView& view) {
+  const Status finished = output.finish();
+  if (!finished || !view.damaged_at) return exit_code_of(finished);
+  return exit_code_of(
+      Error(ErrorCode::invalid_input,
+            fmt::format("{}: the file is damaged from byte {} on; the rest was read: record again",
+                        view.file, *view.damaged_at)));
+}
+
 ExitCode run(const TopCommand& command) {
   if (const Status allowed = check(command); !allowed) return exit_code_of(allowed);
   Result<ResultOutput> output = ResultOutput::open(command.result);
@@ -95,7 +105,7 @@ ExitCode run(const TopCommand& command) {
     if (Status shown = show(*output, command, follower, text, look == 1); !shown) {
       return exit_code_of(shown);
     }
-    if (look == looks || follower.view().ended) return exit_code_of(output->finish());
+    if (look == looks || follower.view().ended) return finish(*output, follower.view());
     before = follower.numbers();
     then = now;
     std::this_thread::sleep_until(now + std::chrono::duration<double>(command.interval));
@@ -105,7 +115,7 @@ ExitCode run(const TopCommand& command) {
     if (gone && !follower.view().ended) {
       fmt::print(stderr, "weir: process {} has ended, and its recording was not closed\n",
                  command.what);
-      return exit_code_of(output->finish());
+      return finish(*output, follower.view());
     }
   }
 }

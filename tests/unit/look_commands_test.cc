@@ -28,7 +28,13 @@ using ::testing::StartsWith;
 using test::Finished;
 using test::kSmallTrace;
 
-class LookCommands : public test::WeirCommand {};
+class LookCommands : public test::WeirCommand {
+ protected:
+  // Leaves no page of `weir look` elsewhere.
+  Finished in_own_folder(const std::string& arguments) const {
+    return shell("TMPDIR=" + path("") + " " WEIR_TOOL " " + arguments, ">" + path("out"));
+  }
+};
 
 constexpr std::string_view kLarger =
     "a 0 6291456 0 0\n"
@@ -152,9 +158,7 @@ TEST_F(LookCommands, MarkdownShowsNamesAsTheyAre) {
 }
 
 TEST_F(LookCommands, LookSaysItInThreeLinesAndMakesAPage) {
-  const Finished look = shell(
-      "TMPDIR=" + path("") + " " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),
-      ">" + path("out"));
+  const Finished look = in_own_folder("look --no-open " + write("ran_out.json", kRanOut));
   if (look.err.find("without D3") != std::string::npos) GTEST_SKIP() << look.err;
   EXPECT_EQ(look.code, 0) << look.err;
   EXPECT_THAT(look.out, StartsWith("Out of memory on device 1: a request of 20.0 MiB failed"));
@@ -189,7 +193,7 @@ TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
             {"name": "make", "filename": "C:\\Users\\somebody\\net\\model.py", "line": 3}]}]}]}],
       "device_traces": [[]]})"));
   EXPECT_EQ(report.code, 0) << report.err;
-  EXPECT_THAT(report.out, StartsWith("In this snapshot 1.91 MiB was live in 1 block.\n"));
+  EXPECT_THAT(report.out, StartsWith("In this file 1.91 MiB was live in 1 block.\n"));
   EXPECT_THAT(report.out, AllOf(HasSubstr("make (model.py:3)"), HasSubstr("the file has no times"),
                                 Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
 }
@@ -253,6 +257,66 @@ TEST_F(LookCommands, TopLooksOnceAtARecording) {
   EXPECT_THAT(process.out, HasSubstr("2.00 MiB"));
   ASSERT_TRUE((*recorder)->close().ok());
   EXPECT_EQ(weir("top --interval 0.05 " + path("run.weir")).code, 0);  // ends by itself
+}
+
+// A recording of three blocks of events.
+std::string recorded(const std::string& path) {
+  auto recorder = Recorder::open(path, {.program = "train"});
+  EXPECT_TRUE(recorder.ok());
+  (*recorder)->on_start({});
+  for (std::uint32_t page = 0; page < 3; ++page) {
+    const Address at{(page + 1) * (2_MiB).count};
+    (*recorder)->on_event({.kind = EventKind::create, .page = {page}, .bytes = 2_MiB});
+    (*recorder)->on_event({.kind = EventKind::map, .page = {page}, .address = at, .bytes = 2_MiB});
+    (*recorder)->on_event({.kind = EventKind::allocate,
+                           .stream = 1,
+                           .address = at,
+                           .bytes = 2_MiB,
+                           .requested = 2_MiB});
+    EXPECT_TRUE((*recorder)->flush().ok());
+  }
+  EXPECT_TRUE((*recorder)->close().ok());
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_F(LookCommands, EveryReaderOfADamagedRecordingNamesItAndReturnsThree) {
+  const std::string sound = recorded(path("sound.weir"));
+  const std::size_t middle = sound.find("WBLK", sound.size() / 2);
+  std::string flipped = sound;
+  flipped[middle + 30] = static_cast<char>(flipped[middle + 30] ^ 0x41);
+  const std::string cut = write("cut.weir", sound.substr(0, middle + 30)),
+                    damaged = write("damaged.weir", flipped);
+  for (const std::string& file : {cut, damaged}) {
+    for (const std::string& command :
+         {std::string("report "), std::string("fit "), std::string("look --no-open "),
+          "convert -o " + path("x.trace") + " ", "timeline --to csv -o " + path("x.csv") + " ",
+          "snapshot --to csv -o " + path("x.csv") + " ", "diff " + path("sound.weir") + " "}) {
+      const Finished run = in_own_folder(command + file);
+      if (run.err.find("without D3") != std::string::npos) continue;
+      EXPECT_EQ(run.code, 3) << command << run.err;
+      EXPECT_THAT(run.err, AllOf(HasSubstr(file + ": the "), HasSubstr("record again"),
+                                 Not(HasSubstr("/dev/fd"))))
+          << command;
+      EXPECT_THAT(run.out, Not(HasSubstr("snapshot"))) << command;
+    }
+  }
+  const Finished top = weir("top --once " + damaged);  // may still be written where it ends
+  EXPECT_EQ(top.code, 3);
+  EXPECT_THAT(top.err, AllOf(HasSubstr(damaged + ": the file is damaged from byte " +
+                                       std::to_string(middle)),
+                             HasSubstr("record again")));
+}
+
+TEST_F(LookCommands, RecordingWithoutAnEventIsRefused) {
+  const std::string file = write("begun.weir", recorded(path("sound.weir")).substr(0, 16));
+  for (const std::string command : {"report ", "fit ", "look --no-open "}) {
+    const Finished run = in_own_folder(command + file);
+    EXPECT_EQ(run.code, 3) << command;
+    EXPECT_THAT(run.out, IsEmpty()) << command;
+    EXPECT_THAT(run.err,
+                AllOf(HasSubstr(file + ": no event can be read"), HasSubstr("record again")));
+  }
 }
 
 TEST_F(LookCommands, BadFilesAreNamedAndReturnThree) {

@@ -145,6 +145,7 @@ TEST_F(Top, FileMayGrowByAnyPieces) {
     }
     expect_the_program(top->numbers());
     EXPECT_TRUE(top->view().ended);
+    EXPECT_EQ(top->view().damaged_at, std::nullopt);
   }
 }
 
@@ -156,6 +157,7 @@ TEST_F(Top, DamagedBytesAreSurvivedWhereverTheyAre) {
     Result<TopFollower> top = TopFollower::open(write("damaged.weir", damaged));
     ASSERT_TRUE(top.ok()) << at;
     EXPECT_LE(top->numbers().all.live, 2_MiB) << at;
+    EXPECT_TRUE(top->view().damaged_at || !top->view().ended) << at;
   }
 }
 

@@ -35,6 +35,11 @@ class MemoryFile {
 Result<Trace> trace_of_recording(const std::string& path) {
   const Result<Loaded> recording = load(path, {.kind = FileKind::recording});
   if (!recording) return recording.error();
+  if (!recording->damage.empty()) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}: {}; record again, or make a trace of the rest: weir convert",
+                             path, recording->damage));
+  }
   const MemoryFile copy;
   if (!copy.is_open()) {
     return Error(ErrorCode::unavailable, path + ": no memory for a trace of it");
@@ -43,7 +48,9 @@ Result<Trace> trace_of_recording(const std::string& path) {
   if (!file) return std::move(file).error();
   write_trace(*recording, *file);
   if (const Status written = file->commit(); !written) return written.error();
-  return read_trace(copy.path());
+  Result<Trace> trace = read_trace(copy.path());
+  if (trace) return trace;
+  return Error(ErrorCode::invalid_input, path + ": no block begins or ends in this recording");
 }
 
 Result<Trace> read(const InputFile& input, FileKind kind, std::optional<int> device) {

@@ -142,8 +142,10 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
   known.kind = *kind;
   const Result<Loaded> recording = load(whole->path(), known);
   if (!recording.ok()) return whole->named(recording.error());
-  return write([&](OutputFile& file) { write_trace(*recording, file); },
-               stacks_left_out(recording->stacks));
+  Result<std::string> left_out = write([&](OutputFile& file) { write_trace(*recording, file); },
+                                       stacks_left_out(recording->stacks));
+  const Status status = damage_status(whole->name(), recording->damage);
+  return left_out && !status ? status.error() : left_out;
 }
 
 }  // namespace weir

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/load.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <string>
@@ -136,8 +138,19 @@ Result<Loaded> load(const std::string& path, const LoadOptions& options) {
   Result<Loaded> recording = load_file(*input, *kind, options);
   if (!recording) return input->named(recording.error());
   recording->source = input->name();
+  if (recording->events.empty() && !recording->damage.empty()) {
+    return Error(ErrorCode::invalid_input, fmt::format("{}: no event can be read: {}; record again",
+                                                       input->name(), recording->damage));
+  }
   if (!recording->origin.failure) recording->origin.failure = failure_of(*recording);
   return recording;
+}
+
+Status damage_status(const std::string& source, const std::string& damage) {
+  if (damage.empty()) return {};
+  return Error(
+      ErrorCode::invalid_input,
+      fmt::format("{}: {}; the rest was read: record again for all of it", source, damage));
 }
 
 }  // namespace weir

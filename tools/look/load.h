@@ -32,4 +32,8 @@ struct Loaded : Recording {
 // standard input. Errors: invalid_input (names the file, what is wrong and the remedy).
 Result<Loaded> load(const std::string& path, const LoadOptions& options = {});
 
+// What a command returns that has shown what there is of a damaged file. Errors: invalid_input
+// (names the file, what is missing and the remedy), unless `damage` (Recording::damage) is empty.
+Status damage_status(const std::string& source, const std::string& damage);
+
 }  // namespace weir

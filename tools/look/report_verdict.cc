@@ -129,7 +129,7 @@ std::vector<std::string> verdict_of(const Report& report) {
     verdict.push_back(failed(report));
   } else {
     const std::string when = report.length.count == 0
-                                 ? "In this snapshot"
+                                 ? "In this file"
                                  : "At its peak, " + at_time(report, moment.time) + ",";
     verdict.push_back(fmt::format("{} {} was live in {}.", when, in_words(moment.live),
                                   counted(moment.blocks, "block")));

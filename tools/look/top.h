@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct TopView {
   Bytes device_bytes;
   std::uint64_t dropped = 0;  // events that came too fast to be recorded
   bool ended = false;
+  std::optional<std::uint64_t> damaged_at;  // the first byte that makes no sense
 };
 
 // What one look says. `before`: the look before, `interval` of wall-clock time ago, from which

@@ -100,11 +100,18 @@ class TopFollower::Impl {
     return {};
   }
 
-  // Whole blocks of the buffer; what may be the beginning of one stays.
+  // Whole blocks of the buffer; what may be the beginning of one, or of a sync word, stays.
   void take_blocks() {
+    const auto note_damage = [&](std::size_t at) {
+      if (!view.damaged_at) view.damaged_at = place_ - buffer_.size() + at;
+    };
     std::size_t at = 0;
     for (;;) {
-      at = std::min(buffer_.find(recording_format::kSync, at), buffer_.size());
+      const std::size_t tail = std::min(recording_format::kSync.size() - 1, buffer_.size() - at);
+      const std::size_t next =
+          std::min(buffer_.find(recording_format::kSync, at), buffer_.size() - tail);
+      if (next > at) note_damage(at);
+      at = next;
       const std::string_view rest = std::string_view(buffer_).substr(at);
       if (rest.size() < kBlockHeader) break;
       const std::optional<BlockHeader> header = recording_format::parse_block_header(rest);
@@ -118,12 +125,11 @@ class TopFollower::Impl {
         }
         at += kBlockHeader + header->stored;
       } else {
+        note_damage(at);
         ++at;  // no block begins here
       }
     }
-    // The first letters of a sync word may be at the end.
-    const std::size_t tail = std::min(recording_format::kSync.size() - 1, buffer_.size());
-    buffer_.erase(0, buffer_.size() - std::max(buffer_.size() - at, tail));
+    buffer_.erase(0, at);
   }
 
   void take(BlockKind kind, const std::string& plain) {

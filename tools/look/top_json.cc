@@ -46,6 +46,7 @@ std::string top_json(const TopView& view, const TopNumbers& now) {
                {"host_waits", now.host_waits},
                {"host_wait_time_us", microseconds(now.host_wait_time)},
                {"out_of_memory", now.out_of_memory}};
+  if (view.damaged_at) json["damaged_at_byte"] = *view.damaged_at;
   json.update(counts_json(now.all));
   json["streams"] = list_json("stream", now.streams);
   json["pools"] = list_json("pool", now.pools);

@@ -122,6 +122,9 @@ std::string top_text(const TopView& view, const TopNumbers& now, const TopNumber
     text += fmt::format("{} came too fast to be recorded: the figures are of the rest\n",
                         counted(view.dropped, "event"));
   }
+  if (view.damaged_at) {
+    text += fmt::format("damaged from byte {} on: the figures are of the rest\n", *view.damaged_at);
+  }
   text += memory(now) + rates(now, each);
   text += counts("stream", now.streams, before == nullptr ? nullptr : &before->streams, each,
                  stream_text, top);
