@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,7 +107,7 @@ Result<Way> way_of(std::string name, const Answer& answer, const MakeAllocator& 
   return way;
 }
 
-Result<Answer> answer_of(suite::Program program, std::optional<Bytes> gpu) {
+Result<Answer> answer_of(suite::Program program, std::optional<Bytes> gpu, ProgressBar& bar) {
   Answer answer{.program = std::move(program), .gpu = gpu, .going = {}, .ways = {}};
   answer.going = going_of(answer.program);
   const auto torch = [](bool expandable, Bytes max_split) {
@@ -122,6 +123,7 @@ Result<Answer> answer_of(suite::Program program, std::optional<Bytes> gpu) {
       {"PyTorch, expandable_segments:True", torch(true, whole)},
       {"Weir", [](Bytes limit) { return suite::weir_heap_kind(limit); }}};
   for (const auto& [name, make] : ways) {
+    bar.update(1 + answer.ways.size(), 1 + std::size(ways));
     Result<Way> way = way_of(name, answer, make);
     if (!way) return way.error();
     answer.ways.push_back(*std::move(way));
@@ -172,11 +174,12 @@ std::string fit_json(const Answer& answer) {
 }
 
 Result<Answer> answer_to(const FitCommand& command, std::optional<Bytes> gpu) {
-  const ProgressBar bar("replaying " + command.file, true);
-  Result<suite::Program> program =
-      suite::read_program(command.file, {.device = command.device, .with_failed = true});
+  ProgressBar bar("replaying " + command.file, true);
+  const auto fifth = [&](std::uint64_t done, std::uint64_t all) { bar.update(done, 5 * all); };
+  Result<suite::Program> program = suite::read_program(
+      command.file, {.device = command.device, .with_failed = true, .progress = fifth});
   if (!program) return program.error();
-  return answer_of(*std::move(program), gpu);
+  return answer_of(*std::move(program), gpu, bar);
 }
 
 ExitCode run(const FitCommand& command) {

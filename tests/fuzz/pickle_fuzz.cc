@@ -3,6 +3,7 @@
 // takes, or an error that names the file.
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "look/pickle_reader.h"
@@ -39,7 +40,7 @@ void check(const weir::PytorchTrace& converted) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const weir::Result<weir::Pickle> pickle =
-      weir::Pickle::parse(std::vector<char>(data, data + size), "fuzz");
+      weir::Pickle::parse(std::string(data, data + size), "fuzz");
   if (!pickle.ok()) {
     require(names_the_file(pickle.error()));
     return 0;

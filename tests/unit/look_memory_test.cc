@@ -8,13 +8,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <initializer_list>
 #include <new>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "look/export.h"
 #include "look/load.h"
+#include "look/plain_writer.h"
 #include "look/report.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
@@ -86,6 +89,50 @@ std::size_t write_program(const std::string& path, std::uint32_t blocks) {
   return lines;
 }
 
+// A snapshot in PyTorch's shape: blocks that come and go, each with a list of its own of 40 frames
+// that others have too. Returns the bytes of the file.
+std::size_t write_snapshot(const std::string& path, std::uint32_t blocks) {
+  std::string text;
+  PickleWriter writer(text);
+  const auto numbers = [&](std::initializer_list<std::pair<const char*, std::int64_t>> of) {
+    for (const auto& [name, value] : of) writer.key(name), writer.integer(value);
+  };
+  const auto event = [&](const char* action, std::uint32_t block, std::uint32_t frames) {
+    const std::int64_t address = std::int64_t{0x7f0000000000} + block % 300 * 4096;
+    writer.begin_dict();
+    writer.key("action"), writer.string(action);
+    numbers(
+        {{"addr", address}, {"size", 4096}, {"stream", 0}, {"time_us", 1700000000000000 + block}});
+    writer.key("frames"), writer.begin_list();
+    for (std::uint32_t i = 0; i < frames; ++i) {
+      const std::uint32_t frame = (block * 7 + i * 13) % 500;
+      writer.shared(frame, [&] {
+        writer.begin_dict();
+        writer.key("name"), writer.string("forward_" + std::to_string(frame));
+        writer.key("filename"), writer.string("model.py");
+        numbers({{"line", frame}});
+        writer.end_dict();
+      });
+    }
+    writer.end_list();
+    writer.end_dict();
+  };
+  writer.begin_dict();
+  writer.key("segments"), writer.begin_list(), writer.end_list();
+  writer.key("device_traces"), writer.begin_list(), writer.begin_list();
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    event("alloc", block, 40);
+    if (block < 200) continue;
+    event("free_requested", block - 200, 0);
+    event("free_completed", block - 200, 0);
+  }
+  writer.end_list(), writer.end_list();
+  writer.end_dict();
+  writer.finish();
+  std::ofstream(path, std::ios::binary) << text;
+  return text.size();
+}
+
 class LookMemory : public testing::Test {
  protected:
   template <class Use>
@@ -144,6 +191,20 @@ TEST_F(LookMemory, OfConvertingIsLittle) {
 TEST_F(LookMemory, OfCsvIsLittle) { expect_little_timeline(LookFormat::csv, "out"); }
 TEST_F(LookMemory, OfMemoryVizIsLittle) {
   expect_little_timeline(LookFormat::memory_viz, "out.pickle");
+}
+
+TEST_F(LookMemory, OfASnapshotIsLittle) {
+  const auto measured = [this](std::uint32_t blocks) {
+    const std::size_t file = write_snapshot(program_, blocks);
+    const std::size_t before = most_allocated = allocated;
+    EXPECT_TRUE(load(program_).ok());
+    return std::pair(static_cast<double>(file), static_cast<double>(most_allocated - before));
+  };
+  const auto [few_file, few_bytes] = measured(kFew);
+  const auto [many_file, many_bytes] = measured(4 * kMany);
+  const double each = (many_bytes - few_bytes) / (many_file - few_file);
+  EXPECT_LT(each, 2.5) << "bytes for each further byte of the file, some of them never written";
+  RecordProperty("bytes_per_byte", std::to_string(each));
 }
 
 #ifdef WEIR_TEST_PAGE

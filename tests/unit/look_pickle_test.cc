@@ -18,9 +18,7 @@ using Kind = PickleValue::Kind;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Result<Pickle> parse(const std::string& bytes) {
-  return Pickle::parse(std::vector<char>(bytes.begin(), bytes.end()), "p");
-}
+Result<Pickle> parse(const std::string& bytes) { return Pickle::parse(bytes, "p"); }
 
 TEST(PickleReader, ReadsNumbersAsPythonWritesThem) {
   const Result<Pickle> pickle = parse(
@@ -29,7 +27,7 @@ TEST(PickleReader, ReadsNumbersAsPythonWritesThem) {
       "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00"
       "G\xbf\xf8\x00\x00\x00\x00\x00\x00\x88\x89Ne."s);
   ASSERT_TRUE(pickle.ok()) << pickle.error().message();
-  const std::vector<PickleValue>& values = pickle->root().list();
+  const std::span<const PickleValue> values = pickle->root().list();
   ASSERT_EQ(values.size(), 11U);
   EXPECT_EQ(values[0].integer(), 255);
   EXPECT_EQ(values[1].integer(), 65535);
@@ -45,9 +43,12 @@ TEST(PickleReader, ReadsNumbersAsPythonWritesThem) {
 }
 
 TEST(PickleReader, ValueThatIsReferredToTwiceIsOne) {
-  const Result<Pickle> pickle = parse("\x80\x02](]q\x00h\x00]e."s);
+  const Result<Pickle> pickle = parse(
+      "\x80\x02](]q\x00K\x01"
+      "ah\x00]K\x02"
+      "ae."s);
   ASSERT_TRUE(pickle.ok()) << pickle.error().message();
-  const std::vector<PickleValue>& values = pickle->root().list();
+  const std::span<const PickleValue> values = pickle->root().list();
   EXPECT_EQ(values[0].identity(), values[1].identity());
   EXPECT_NE(values[0].identity(), values[2].identity());
 }
@@ -163,7 +164,7 @@ TEST(PickleWriter, IsReadBackWhole) {
   writer.finish();
   const Result<Pickle> pickle = parse(bytes);
   ASSERT_TRUE(pickle.ok()) << pickle.error().message();
-  const std::vector<PickleValue>& values = pickle->root().list();
+  const std::span<const PickleValue> values = pickle->root().list();
   ASSERT_EQ(values.size(), numbers.size() + 5000);
   for (std::size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(values[i].integer(), numbers[i]);
   for (std::size_t i = 0; i < 5000; ++i) {

@@ -53,14 +53,15 @@ Result<Trace> trace_of_recording(const std::string& path) {
   return Error(ErrorCode::invalid_input, path + ": no block begins or ends in this recording");
 }
 
-Result<Trace> read(const InputFile& input, FileKind kind, std::optional<int> device) {
+Result<Trace> read(const InputFile& input, FileKind kind, std::optional<int> device,
+                   const Pickle::Progress& progress) {
   switch (kind) {
     case FileKind::trace:
       return read_trace(input.path());
     case FileKind::rmm_log:
       return read_rmm_log(input.path());
     case FileKind::pickle: {
-      const Result<PytorchTrace> trace = read_pytorch_trace(input.path(), device);
+      const Result<PytorchTrace> trace = read_pytorch_trace(input.path(), device, progress);
       return trace ? parse_trace(trace->text, input.path()) : Result<Trace>(trace.error());
     }
     case FileKind::recording:
@@ -78,12 +79,13 @@ Result<Trace> read(const InputFile& input, FileKind kind, std::optional<int> dev
 
 }  // namespace
 
-Result<Trace> read_any_trace(const std::string& path, std::optional<int> device) {
+Result<Trace> read_any_trace(const std::string& path, std::optional<int> device,
+                             const Pickle::Progress& progress) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
   const Result<FileKind> kind = kind_of_file(input->path());
   if (!kind) return input->named(kind.error());
-  Result<Trace> trace = read(*input, *kind, device);
+  Result<Trace> trace = read(*input, *kind, device, progress);
   if (!trace) return input->named(trace.error());
   trace->name = input->name();
   return trace;

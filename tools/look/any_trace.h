@@ -5,15 +5,17 @@
 #include <optional>
 #include <string>
 
+#include "look/pickle_reader.h"
 #include "replay/trace.h"
 #include "weir/result.h"
 
 namespace weir {
 
 // `path`: a trace, an RMM log, a recording, or a snapshot with its history that PyTorch pickled;
-// "-": standard input. `device`: of several in the file. The trace has the name that `path` gives.
-// Errors: invalid_input, naming the file, what is wrong and the remedy: of a snapshot of Weir's
-// too, which holds one moment.
-Result<Trace> read_any_trace(const std::string& path, std::optional<int> device = {});
+// "-": standard input. `device`: of several in the file. `progress`: of reading a snapshot, the
+// part that takes long. The trace has the name that `path` gives. Errors: invalid_input, naming the
+// file, what is wrong and the remedy: of a snapshot of Weir's too, which holds one moment.
+Result<Trace> read_any_trace(const std::string& path, std::optional<int> device = {},
+                             const Pickle::Progress& progress = {});
 
 }  // namespace weir

@@ -17,7 +17,7 @@ namespace weir {
 struct LoadOptions {
   std::optional<FileKind> kind = {};  // none: recognised by the content
   std::optional<int> device = {};     // of several; none: as pytorch_trace() chooses
-  // Called now and then with the operations of a trace that were replayed, and all of them.
+  // Called now and then with what was read and replayed, and what is to be.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
 };
 

@@ -6,9 +6,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "look/plain_writer.h"
 #include "look/whole_file.h"
@@ -52,30 +57,71 @@ enum Opcode : unsigned char {
   kFrame = 0x95,
 };
 
+// The bytes of a pickle, as they come.
+class PickleBytes {
+ public:
+  // Puts at most so many bytes there. Returns how many; 0: there are no more.
+  using More = std::function<Result<std::size_t>(char* into, std::size_t most)>;
+  explicit PickleBytes(std::string first, More more = {})
+      : buffer_(std::move(first)), more_(std::move(more)) {}
+
+  // The next bytes, which are there until the next call; null: there are fewer.
+  const char* take(std::size_t count) {
+    while (buffer_.size() - at_ < count) {
+      if (!more_ || !status_) return nullptr;
+      begin_ += at_;
+      buffer_.erase(0, std::exchange(at_, 0));
+      const std::size_t before = buffer_.size();
+      buffer_.resize(before + kPiece);
+      const Result<std::size_t> read = more_(buffer_.data() + before, kPiece);
+      if (!read) status_ = read.error();
+      buffer_.resize(before + (read ? *read : 0));
+      if (buffer_.size() == before) return nullptr;
+    }
+    at_ += count;
+    return buffer_.data() + at_ - count;
+  }
+  std::uint64_t place() const { return begin_ + at_; }
+  Status& status() { return status_; }  // of reading
+
+  static constexpr std::size_t kPiece = std::size_t{1} << 20;
+
+ private:
+  std::string buffer_;
+  const More more_;
+  std::uint64_t begin_ = 0;  // of buffer_ in the pickle
+  std::size_t at_ = 0;
+  Status status_;
+};
+
 }  // namespace
 
 std::int64_t PickleValue::integer() const {
-  return kind_ == Kind::integer || kind_ == Kind::boolean ? static_cast<std::int64_t>(bits_) : 0;
+  if (is_wide()) return *kept<std::int64_t>();
+  const bool has = is(Kind::integer) || is(Kind::boolean);
+  return has ? static_cast<std::int64_t>(word_) >> 3 : 0;
 }
 
-double PickleValue::real() const { return kind_ == Kind::real ? std::bit_cast<double>(bits_) : 0; }
+double PickleValue::real() const { return is(Kind::real) ? *kept<double>() : 0; }
 
 std::string_view PickleValue::string() const {
-  if (kind_ != Kind::string) return {};
-  return *reinterpret_cast<const std::string_view*>(static_cast<std::uintptr_t>(bits_));
+  return is(Kind::string) ? *kept<const std::string>() : std::string_view();
 }
 
-const std::vector<PickleValue>& PickleValue::list() const {
-  static const List kEmpty;
-  return kind_ == Kind::list ? *kept_list() : kEmpty;
+std::span<const PickleValue> PickleValue::list() const {
+  if (!is(Kind::list)) return {};
+  return {kept<Kept>()->values, kept<Kept>()->size};
+}
+
+std::uint64_t PickleValue::identity() const {
+  return is(Kind::list) ? reinterpret_cast<std::uintptr_t>(list().data()) : word_;
 }
 
 PickleValue PickleValue::at(std::string_view key) const {
-  if (kind_ != Kind::dict) return {};
-  const List& items = *kept_list();
-  for (std::size_t i = items.size(); i >= 2; i -= 2) {  // of two with a key, the later one counts
-    const PickleValue& name = items[i - 2];
-    if (name.is(Kind::string) && name.string() == key) return items[i - 1];
+  if (!is(Kind::dict)) return {};
+  const Kept& items = *kept<Kept>();
+  for (std::size_t i = items.size; i-- > 0;) {  // of two with a key, the later one counts
+    if (items.keys[i].is(Kind::string) && items.keys[i].string() == key) return items.values[i];
   }
   return {};
 }
@@ -83,17 +129,18 @@ PickleValue PickleValue::at(std::string_view key) const {
 // One parse. Each opcode is done by the first of the functions below that knows it.
 class PickleParser {
  public:
-  PickleParser(Pickle& pickle, const std::string& name)
-      : pickle_(pickle), bytes_(pickle.bytes_.data(), pickle.bytes_.size()), name_(name) {}
+  PickleParser(Pickle& pickle, PickleBytes bytes, const std::string& name)
+      : pickle_(pickle), bytes_(std::move(bytes)), name_(name) {}
 
   Status run() {
     while (!done_) {
-      opcode_at_ = at_;
+      opcode_at_ = bytes_.place();
       const std::optional<unsigned char> opcode = byte();
       if (opcode && !number(*opcode) && !text(*opcode) && !container(*opcode) && !tuple(*opcode) &&
           !memo(*opcode)) {
         control(*opcode);
       }
+      if (!bytes_.status()) return std::move(bytes_.status());
       if (!wrong_.empty()) {
         return Error(ErrorCode::invalid_input,
                      fmt::format("{}: byte {}: {}", name_, opcode_at_, wrong_));
@@ -114,19 +161,21 @@ class PickleParser {
   }
 
   std::optional<std::uint64_t> little_endian(std::size_t count) {
-    if (bytes_.size() - at_ < count)
-      return wrong("the pickle ends here: it was cut off"), std::nullopt;
+    const char* const bytes = bytes_.take(count);
+    if (bytes == nullptr) return wrong("the pickle ends here: it was cut off"), std::nullopt;
     std::uint64_t value = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      value |= std::uint64_t{static_cast<unsigned char>(bytes_[at_ + i])} << (8 * i);
+      value |= std::uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
     }
-    at_ += count;
     return value;
   }
 
   void push(PickleValue value) { stack_.push_back(value); }
   void push_number(Kind kind, std::int64_t value) {
-    push({kind, static_cast<std::uint64_t>(value)});
+    const std::uint64_t bits = static_cast<std::uint64_t>(value) << 3;
+    const bool fits = static_cast<std::int64_t>(bits) >> 3 == value;
+    if (fits) return push({static_cast<std::uint64_t>(kind), bits});
+    push({PickleValue::kWide, reinterpret_cast<std::uintptr_t>(kept(value))});
   }
 
   bool number(unsigned char opcode);
@@ -137,25 +186,29 @@ class PickleParser {
   bool memo(unsigned char opcode);
   void control(unsigned char opcode);
 
-  PickleValue make(Kind kind, std::vector<PickleValue> values) {
-    return {kind, &pickle_.lists_.emplace_back(std::move(values))};
+  using Values = std::span<const PickleValue>;
+  using Kept = PickleValue::Kept;
+
+  template <class T>
+  T* kept(T value) {
+    return new (pickle_.kept_->allocate(sizeof(T), alignof(T))) T(value);
   }
-  // The values from `from` on, off the stack.
-  std::vector<PickleValue> take(std::size_t from) {
-    std::vector<PickleValue> values(stack_.begin() + static_cast<std::ptrdiff_t>(from),
-                                    stack_.end());
-    stack_.resize(from);
-    return values;
-  }
+  // A copy of `values`, with room for as many.
+  PickleValue* copied(Values values, std::size_t room);
+  // A copy that others may have, too.
+  PickleValue* shared(Values values);
   std::optional<std::size_t> last_mark();
   void extend(Kind kind, std::size_t from);
+  void extend(Kept& into, Values values, Values keys);
 
   Pickle& pickle_;
-  const std::string_view bytes_;
+  PickleBytes bytes_;
   const std::string& name_;
-  std::size_t at_ = 0, opcode_at_ = 0;
+  std::uint64_t opcode_at_ = 0;
   std::vector<PickleValue> stack_, memo_;
-  std::vector<std::size_t> marks_;  // sizes of the stack
+  std::vector<PickleValue> keys_, values_;                     // of the dictionary that is extended
+  std::unordered_map<std::string_view, PickleValue*> shared_;  // by their bytes
+  std::vector<std::size_t> marks_;                             // sizes of the stack
   std::string wrong_;
   bool done_ = false;
 };
@@ -186,7 +239,7 @@ bool PickleParser::number(unsigned char opcode) {
       return true;
     case kBinFloat:  // the one number with its highest byte first
       if (!(value = little_endian(8))) return true;
-      push({Kind::real, __builtin_bswap64(*value)});
+      push({Kind::real, kept(std::bit_cast<double>(__builtin_bswap64(*value)))});
       return true;
     default:
       return false;
@@ -208,7 +261,7 @@ void PickleParser::long_integer() {
   std::uint64_t bits = *value;
   if (low > 0 && low < 8 && (bits >> (8 * low - 1) & 1) != 0)
     bits |= ~std::uint64_t{0} << (8 * low);
-  push({Kind::integer, bits});
+  push_number(Kind::integer, static_cast<std::int64_t>(bits));
 }
 
 bool PickleParser::text(unsigned char opcode) {
@@ -219,13 +272,12 @@ bool PickleParser::text(unsigned char opcode) {
   if (width == 0) return false;
   const std::optional<std::uint64_t> length = little_endian(width);
   if (!length) return true;
-  if (*length > bytes_.size() - at_) {
+  const char* const bytes = bytes_.take(*length);
+  if (bytes == nullptr) {
     wrong("the pickle ends within this string: it was cut off");
-    return true;
+  } else {
+    push({Kind::string, &*pickle_.strings_.emplace(bytes, *length).first});
   }
-  const std::string_view& kept = pickle_.strings_.emplace_back(bytes_.substr(at_, *length));
-  at_ += *length;
-  push({Kind::string, &kept});
   return true;
 }
 
@@ -245,9 +297,56 @@ void PickleParser::extend(Kind kind, std::size_t from) {
     return wrong("values for a list or dictionary that is not there");
   }
   if (kind == Kind::dict && (stack_.size() - from) % 2 != 0) return wrong("a key without a value");
-  std::vector<PickleValue>& into = *stack_[from - 1].kept_list();
-  into.insert(into.end(), stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+  Kept& into = *stack_[from - 1].kept<Kept>();
+  const Values added = Values(stack_).subspan(from);
+  if (added.size() + into.size > UINT32_MAX) return wrong("more values than are read in one list");
+  if (kind == Kind::list) {
+    extend(into, added, {});
+  } else {
+    keys_.clear();
+    values_.clear();
+    for (std::size_t i = 0; i < added.size(); ++i)
+      (i % 2 == 0 ? keys_ : values_).push_back(added[i]);
+    extend(into, values_, keys_);
+  }
   stack_.resize(from);
+}
+
+void PickleParser::extend(Kept& into, Values values, Values keys) {
+  if (values.empty()) return;
+  const std::size_t size = into.size + values.size();
+  if (into.size == 0) {
+    into.values = keys.empty() ? shared(values) : copied(values, values.size());
+    into.keys = keys.empty() ? nullptr : shared(keys);
+    into.room = static_cast<std::uint32_t>(size);
+  } else {
+    if (size > into.room) {
+      const std::size_t room =
+          std::min<std::size_t>(std::max(size, size_t{2} * into.size), UINT32_MAX);
+      into.values = copied({into.values, into.size}, room);
+      if (!keys.empty()) into.keys = copied({into.keys, into.size}, room);
+      into.room = static_cast<std::uint32_t>(room);
+    }
+    std::copy(values.begin(), values.end(), into.values + into.size);
+    std::copy(keys.begin(), keys.end(), into.keys + into.size);
+  }
+  into.size = static_cast<std::uint32_t>(size);
+}
+
+PickleValue* PickleParser::copied(Values values, std::size_t room) {
+  auto* const copy = static_cast<PickleValue*>(
+      pickle_.kept_->allocate(room * sizeof(PickleValue), alignof(PickleValue)));
+  std::copy(values.begin(), values.end(), copy);
+  return copy;
+}
+
+PickleValue* PickleParser::shared(Values values) {
+  const auto bytes = [](Values of) {
+    return std::string_view(reinterpret_cast<const char*>(of.data()), of.size_bytes());
+  };
+  if (const auto same = shared_.find(bytes(values)); same != shared_.end()) return same->second;
+  PickleValue* const copy = copied(values, values.size());
+  return shared_[bytes({copy, values.size()})] = copy;
 }
 
 bool PickleParser::container(unsigned char opcode) {
@@ -257,7 +356,7 @@ bool PickleParser::container(unsigned char opcode) {
       return true;
     case kEmptyList:
     case kEmptyDict:
-      push(make(opcode == kEmptyList ? Kind::list : Kind::dict, {}));
+      push({opcode == kEmptyList ? Kind::list : Kind::dict, kept(Kept{})});
       return true;
     case kAppend:
     case kSetItem: {
@@ -303,8 +402,11 @@ bool PickleParser::tuple(unsigned char opcode) {
     default:
       return false;
   }
-  std::vector<PickleValue> values = take(*from);
-  push(make(Kind::list, std::move(values)));
+  const Values values = Values(stack_).subspan(*from);
+  Kept* const tuple = kept(Kept{});
+  extend(*tuple, values, {});
+  stack_.resize(*from);
+  push({Kind::list, tuple});
   return true;
 }
 
@@ -317,7 +419,7 @@ bool PickleParser::memo(unsigned char opcode) {
   if (!index) return true;
   if (!put) {
     *index < memo_.size() ? push(memo_[*index]) : wrong("a value that was not there before");
-  } else if (stack_.empty() || *index > at_) {  // no more values than bytes
+  } else if (stack_.empty() || *index > bytes_.place()) {  // no more values than bytes
     wrong("no value to keep, or a wild number for it");
   } else {
     if (*index >= memo_.size()) memo_.resize(*index + 1);
@@ -376,7 +478,7 @@ class JsonAsPickle final : public nlohmann::json_sax<nlohmann::json> {
   PickleWriter writer_;
 };
 
-bool is_json(const std::vector<char>& bytes) {
+bool is_json(std::string_view bytes) {
   const auto first =
       std::find_if(bytes.begin(), bytes.end(), [](char c) { return c > ' ' || c < 0; });
   return first != bytes.end() && *first == '{';
@@ -384,7 +486,7 @@ bool is_json(const std::vector<char>& bytes) {
 
 }  // namespace
 
-Result<Pickle> Pickle::parse(std::vector<char> bytes, const std::string& name) {
+Result<Pickle> Pickle::parse(std::string bytes, const std::string& name) {
   if (is_json(bytes)) {
     std::string text;
     JsonAsPickle json(text);
@@ -392,18 +494,36 @@ Result<Pickle> Pickle::parse(std::vector<char> bytes, const std::string& name) {
       return Error(ErrorCode::invalid_input, name + ": the JSON is cut off or damaged");
     }
     json.finish();
-    bytes.assign(text.begin(), text.end());
+    bytes = std::move(text);
   }
   Pickle pickle;
-  pickle.bytes_ = std::move(bytes);
-  if (Status status = PickleParser(pickle, name).run(); !status.ok()) return status.error();
-  return pickle;
+  Status status = PickleParser(pickle, PickleBytes(std::move(bytes)), name).run();
+  return status ? std::move(pickle) : Result<Pickle>(std::move(status).error());
 }
 
-Result<Pickle> Pickle::read(const std::string& path) {
-  Result<std::vector<char>> bytes = read_whole_file(path);
-  if (!bytes.ok()) return std::move(bytes).error();
-  return parse(*std::move(bytes), path);
+Result<Pickle> Pickle::read(const std::string& path, const Progress& progress) {
+  const GzipFile file = open_gzip(path);
+  if (file == nullptr) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}: can't be read: {}", path, std::strerror(errno)));
+  }
+  std::error_code unknown;
+  const std::uint64_t all = std::filesystem::file_size(path, unknown);
+  const auto more = [&](char* into, std::size_t most) {
+    if (progress && !unknown) progress(static_cast<std::uint64_t>(gzoffset(file.get())), all);
+    return read_piece(file.get(), path, into, most);
+  };
+  std::string first(PickleBytes::kPiece, '\0');
+  const Result<std::size_t> size = more(first.data(), first.size());
+  if (!size) return size.error();
+  first.resize(*size);
+  if (is_json(first)) {
+    Result<std::string> bytes = read_whole_file(path);
+    return bytes ? parse(*std::move(bytes), path) : Result<Pickle>(std::move(bytes).error());
+  }
+  Pickle pickle;
+  Status status = PickleParser(pickle, PickleBytes(std::move(first), more), path).run();
+  return status ? std::move(pickle) : Result<Pickle>(std::move(status).error());
 }
 
 }  // namespace weir

@@ -40,7 +40,7 @@ int block_change(std::string_view action) {
 
 // PyTorch 2.0 has the frames and the size that was asked for in a list of what the block was.
 PickleValue recorded(PickleValue block, std::string_view key, std::string_view old_key) {
-  const std::vector<PickleValue>& history = block.at("history").list();
+  const std::span<const PickleValue> history = block.at("history").list();
   return history.empty() ? block.at(key) : history.front().at(old_key);
 }
 
@@ -134,7 +134,7 @@ std::string_view meaning_of(Inactive cause) {
 }
 
 PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
-  const std::vector<PickleValue>& devices = snapshot.at("device_traces").list();
+  const std::span<const PickleValue> devices = snapshot.at("device_traces").list();
   if (static_cast<std::size_t>(device) < devices.size()) {
     history_ = devices[static_cast<std::size_t>(device)];
   }
@@ -171,7 +171,8 @@ void PytorchMemory::read_segments(PickleValue snapshot, int device) {
   std::unordered_set<std::uint64_t> seen;  // a file can refer to one segment any number of times
   for (const PickleValue& segment : snapshot.at("segments").list()) {
     if (segment.at("device").integer() != device) continue;
-    if (!seen.insert(segment.at("blocks").identity()).second) continue;
+    const PickleValue blocks = segment.at("blocks");
+    if (!blocks.list().empty() && !seen.insert(blocks.identity()).second) continue;
     HeldSegment held{.address = number(segment, "address"),
                      .bytes = bytes_of(segment, "total_size"),
                      .stream = number(segment, "stream"),
@@ -180,7 +181,7 @@ void PytorchMemory::read_segments(PickleValue snapshot, int device) {
       held.graph_pool = held.graph_pool || part.integer() != 0;
     }
     std::uint64_t address = held.address;
-    for (const PickleValue& block : segment.at("blocks").list()) {
+    for (const PickleValue& block : blocks.list()) {
       const std::string_view state = block.at("state").string();
       FinalBlock kept{
           .address = block.at("address").is(Kind::integer) ? number(block, "address") : address,

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "look/origin.h"
@@ -57,7 +58,7 @@ class PytorchMemory {
   std::size_t worst() const;
 
  private:
-  const std::vector<PickleValue>& history() const { return history_.list(); }
+  std::span<const PickleValue> history() const { return history_.list(); }
   void read_segments(PickleValue snapshot, int device);
 
   PickleValue history_;

@@ -83,7 +83,7 @@ class Converter {
     bool requested;
   };
 
-  const std::vector<PickleValue>& history() const {
+  std::span<const PickleValue> history() const {
     return snapshot_.at("device_traces").list()[static_cast<std::size_t>(device_)].list();
   }
   void header();
@@ -125,6 +125,8 @@ class Converter {
 };
 
 PytorchTrace Converter::run() {
+  constexpr std::size_t kLine = 48;  // or less; memory that is not written costs nothing
+  trace_.text.reserve(history().size() * kLine);
   header();
   if (!history().empty()) start_us_ = time_of(history().front());
   trace_.stacks.has_times = std::any_of(history().begin(), history().end(), [](PickleValue entry) {
@@ -312,7 +314,7 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
                "no memory snapshot of PyTorch's (a dictionary with device_traces and "
                "segments), nor of Weir's; torch.cuda.memory._dump_snapshot() writes one");
   }
-  const auto& devices = histories.list();
+  const auto devices = histories.list();
   if (devices.empty()) {
     return bad(name,
                "the snapshot has no history; call torch.cuda.memory._record_memory_history() "
@@ -353,8 +355,9 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
   return trace;
 }
 
-Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device) {
-  const Result<Pickle> pickle = Pickle::read(path);
+Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device,
+                                        const Pickle::Progress& progress) {
+  const Result<Pickle> pickle = Pickle::read(path, progress);
   if (!pickle.ok()) return pickle.error();
   return pytorch_trace(*pickle, path, device);
 }

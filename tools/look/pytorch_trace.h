@@ -34,7 +34,8 @@ struct PytorchTrace {
 // final segments that it says nothing of.
 // `device`: none: the one where a request failed; else the one that held the most memory.
 // Errors: invalid_input: no pickle, or none of a snapshot; no such device. Names the file.
-Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device);
+Result<PytorchTrace> read_pytorch_trace(const std::string& path, std::optional<int> device,
+                                        const Pickle::Progress& progress = {});
 Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name,
                                    std::optional<int> device);
 

@@ -145,9 +145,8 @@ Result<Recording> parse_snapshot(std::string_view text, const std::string& name)
 }
 
 Result<Recording> read_snapshot(const std::string& path) {
-  const Result<std::vector<char>> bytes = read_whole_file(path);
-  if (!bytes.ok()) return bytes.error();
-  return parse_snapshot({bytes->data(), bytes->size()}, path);
+  const Result<std::string> text = read_whole_file(path);
+  return text ? parse_snapshot(*text, path) : Result<Recording>(text.error());
 }
 
 }  // namespace weir

@@ -107,7 +107,7 @@ Program program_of(const Trace& trace, std::string name, bool with_failed) {
 }
 
 Result<Program> read_program(const std::string& path, const ReadOptions& options) {
-  const Result<Trace> trace = read_any_trace(path, options.device);
+  const Result<Trace> trace = read_any_trace(path, options.device, options.progress);
   if (!trace) return trace.error();
   const std::string file = std::filesystem::path(path).filename();
   return program_of(*trace, file.substr(0, file.find('.', 1)), options.with_failed);

@@ -2,6 +2,8 @@
 // Recorded programs, as the suite runs them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,6 +21,7 @@ Program program_of(const Trace& trace, std::string name, bool with_failed = fals
 struct ReadOptions {
   std::optional<int> device = {};  // of several in the file
   bool with_failed = false;        // as of program_of()
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};  // of read_any_trace()
 };
 
 // A trace (docs/recording.md), an RMM log, a recording of Weir's, or a snapshot that PyTorch
