@@ -38,7 +38,7 @@ FOLDER = pathlib.Path(".")
 TEMPORARY = tempfile.TemporaryDirectory(prefix="weir-browser-", ignore_cleanup_errors=True)
 
 
-def open_browser(width=1440, height=1000, dark=False, more_arguments=()):
+def open_browser(width=1500, height=1000, dark=False, more_arguments=()):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:

@@ -73,14 +73,13 @@ class Reached(PageTest):
 
     def test_tab_goes_from_the_top_to_the_bottom(self):
         names = []
-        while len(names) < 60 and names[-1:] != ["map"]:
+        while len(names) < 60 and names[-1:] != ["row"]:
             self.press(Keys.TAB)
             name = self.js("const e = document.activeElement; return e.id || e.className || e.tagName")
             if names[-1:] != [name]:  # rows and calls follow each other
                 names.append(name)
-        self.assertEqual(names, ["theme", "show-help", "by-block", "row", "colour", "stack", "stream",
-                                 "pool", "least", "most", "find", "reset", "CANVAS", "BUTTON", "call",
-                                 "map"])
+        self.assertEqual(names, ["theme", "show-help", "colour", "stack", "stream", "pool", "least", "most",
+                                 "find", "reset", "CANVAS", "BUTTON", "call", "map", "by-block", "row"])
         self.screenshot("small-focus")
 
     def test_blocks_are_chosen_by_keys_at_the_chosen_moment(self):

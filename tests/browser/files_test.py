@@ -101,8 +101,8 @@ class Files(PageTest):
             self.open("training")
             boxes = [self.find(css).rect for css in (".peak text", "text.other", ".head h1", "header")]
             for one, other in (boxes[:2], boxes[2:]):
-                self.assertTrue(one["y"] + one["height"] <= other["y"] + 4 or
-                                other["y"] + other["height"] <= one["y"] + 4, boxes)
+                self.assertTrue(any(a[at] + a[size] <= b[at] + 4 for at, size in (("x", "width"), ("y", "height"))
+                                    for a, b in ((one, other), (other, one))), boxes)
             self.screenshot("training-narrow")
         finally:
             self.driver.set_window_size(size["width"], size["height"])

@@ -404,6 +404,48 @@ Loaded failed() {
   return loaded(path);
 }
 
+// A program under PyTorch, out of memory: 1,000 MiB live, 400 in pieces of at most 200 without a
+// block.
+Loaded pytorch() {
+  const std::string path = folder + "/pytorch.snapshot.json";
+  const auto frames = [](const std::string& inner, const std::string& file) {
+    return fmt::format(
+        R"([{{"name": "{}", "filename": "/venv/site-packages/torch/{}", "line": 5}},
+            {{"name": "train_step", "filename": "/x/nets/train.py", "line": 20}}])",
+        inner, file);
+  };
+  constexpr std::uint64_t kMiB = 1 << 20, kFirst = 1 << 30, kSecond = 2U << 30, kThird = 3U << 30;
+  std::string segments, events;
+  std::uint64_t time = 0;
+  const auto event = [&](const char* action, std::uint64_t address, std::uint64_t mib,
+                         const std::string& stack = "[]") {
+    events += fmt::format(
+        R"({}{{"action": "{}", "addr": {}, "size": {}, "stream": 0, "time_us": {}, "frames": {}}})",
+        events.empty() ? "" : ",\n", action, address, mib * kMiB, time += 1000, stack);
+  };
+  for (const auto& [address, mib] : {std::pair{kFirst, 400}, {kSecond, 800}, {kThird, 200}}) {
+    segments += fmt::format(
+        R"({}{{"device": 0, "address": {}, "total_size": {}, "stream": 0, "segment_type": "large",
+              "blocks": []}})",
+        segments.empty() ? "" : ",", address, mib * kMiB);
+    event("segment_alloc", address, static_cast<std::uint64_t>(mib));
+  }
+  event("alloc", kFirst, 100, frames("Linear.__init__", "nn/modules/linear.py"));
+  event("alloc", kFirst + 100 * kMiB, 200, frames("_init_group", "optim/adamw.py"));
+  event("alloc", kSecond, 300, frames("Module._call_impl", "nn/modules/module.py"));
+  event("alloc", kSecond + 400 * kMiB, 300, frames("Module._call_impl", "nn/modules/module.py"));
+  event("alloc", kFirst + 300 * kMiB, 100, frames("_engine_run_backward", "autograd/graph.py"));
+  event("oom", 0, 250, frames("Module._call_impl", "nn/modules/module.py"));
+  for (const std::uint64_t each :
+       {kFirst, kFirst + 100 * kMiB, kSecond, kSecond + 400 * kMiB, kFirst + 300 * kMiB}) {
+    const std::uint64_t mib = each == kFirst + 100 * kMiB ? 200 : each >= kSecond ? 300 : 100;
+    event("free_completed", each, mib);
+  }
+  std::ofstream(path) << R"({"segments": [)" << segments << R"(], "device_traces": [[)" << events
+                      << "]]}";
+  return loaded(path);
+}
+
 // A program with captures.
 Loaded pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
 
@@ -449,6 +491,7 @@ int main(int argc, char** argv) {
       {"layers", [] { return std::vector{weir::layers()}; }},
       {"evaluation", [] { return std::vector{weir::evaluation()}; }},
       {"failed", [] { return std::vector{weir::failed()}; }},
+      {"pytorch", [] { return std::vector{weir::pytorch()}; }},
       {"empty", [] { return std::vector<weir::Loaded>(1); }},
       {"two",
        [] {

@@ -6,7 +6,7 @@ import json
 import browser
 from browser import By, Keys, PageTest
 
-FIRST = ".moment:first-child"  # of a page of two, the panel of the first
+FIRST = ".columns[data-chart='0']"  # of a page of two, the tables of the first
 
 # What lives at a step, and sums of it, by going through all blocks.
 PLAIN = """
@@ -95,7 +95,7 @@ class Said(PageTest):
             rows = [int(e.get_attribute("data-bytes")) for e in self.find_all(f"{FIRST} .largest li")]
             self.assertEqual(sum(rows), live, name)
             widths = self.js("""
-                return [...document.querySelectorAll(".moment:first-child .largest li")].map((li) => {
+                return [...document.querySelectorAll(".columns[data-chart='0'] .largest li")].map((li) => {
                   const parts = [...li.querySelectorAll(".bar i")];
                   return [Number(li.dataset.bytes),
                           parts.reduce((sum, i) => sum + i.getBoundingClientRect().width, 0) /
@@ -412,12 +412,64 @@ class Failed(PageTest):
     def test_the_request_that_failed_is_the_headline_and_the_moment_that_is_shown(self):
         self.open("failed")
         self.assertEqual(self.text(".title h2"), "When the request failed: 10 MiB in 1 block")
-        self.assertTrue(self.text(".verdict strong").startswith(
+        self.assertTrue(self.text(".failure").startswith(
             "Out of memory on device 0: a request of 15.0 MiB failed at 8.00 ms, by loss (model.py:9)."))
         self.assertIn("PyTorch held 20.0 MiB then: 10.0 MiB of it (50.0 %) had no block", self.text(".verdict"))
         self.assertIn("forward (model.py:7)", self.text(".largest"))
         self.assertIn("device 0 of 2", self.text("body"))
+        self.assertIn("10.0 MiB of 20.0 MiB reserved (50.0 %)".replace(".0 M", " M"), self.text(".held"))
+        self.assertIn("beside live blocks of the same segments", self.text(".held"))
         self.assertNotIn("somebody/", self.js("return document.documentElement.outerHTML"))
+
+
+class OfPytorch(PageTest):
+    """A training program that ran out of memory; make_pages.cc has its blocks."""
+
+    def setUp(self):
+        self.open("pytorch")
+
+    def test_what_memory_is_for_is_the_first_colour_and_has_a_table(self):
+        self.assertEqual(self.js("return document.getElementById('colour').value"), "purpose")
+        rows = {row.find_element(By.CSS_SELECTOR, ".name").text: int(row.get_attribute("data-bytes")) >> 20
+                for row in self.find_all("#tables > .columns > div:first-child li")}
+        self.assertEqual(rows, {"activations": 600, "optimizer state": 200, "weights": 100, "gradients": 100})
+        legend = self.text("#legend")
+        for name in rows:
+            self.assertIn(name, legend)
+        self.assertNotIn("workspace", legend)
+
+    def test_segments_are_a_map_in_which_blocks_have_their_colours(self):
+        shown = self.js("""
+            const {segments} = weirPage.charts[0];
+            const r = weirPage.recordings[0];
+            return segments.pages.map((page) => [page.bytes, page.heap, page.why,
+                page.used.map((part) => [part.bytes, part.block < 0 ? null : r.purposeOf(part.block)])]);""")
+        mib = 1 << 20
+        self.assertEqual(shown, [
+            [400 * mib, 0, 3, [[100 * mib, "weights"], [200 * mib, "optimizer state"], [100 * mib, "gradients"]]],
+            [800 * mib, 0, 3, [[300 * mib, "activations"], [300 * mib, "activations"]]],
+            [200 * mib, -1, 4, []]])
+        self.assertIn("PyTorch's segments when the request failed", self.text(".segments h3"))
+        self.assertIn("the largest piece without one has 200 MiB", self.text(".segments .facts"))
+
+    def test_verdict_advice_and_chart_are_on_the_first_screen(self):
+        for width, height in ((1400, 900), (390, 844)):
+            for theme in ("light", "dark"):
+                self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+                    "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600})
+                self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {
+                    "features": [{"name": "prefers-color-scheme", "value": theme}]})
+                self.open("pytorch")
+                self.screenshot(f"first-screen-{width}-{theme}")
+                boxes = [self.find(css).rect for css in (".failure", ".advice", "canvas[data-chart='0']")]
+                for box in boxes[:2]:
+                    self.assertLess(box["y"] + box["height"], height)
+                chart = boxes[2]
+                seen = min(height, chart["y"] + chart["height"]) - chart["y"]
+                self.assertGreater(seen, chart["height"] * (1 if width > 600 else 0.6) - 1)
+                self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), width)
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.assertIn("max_split_size_mb", self.text(".advice"))
 
 
 class Stacked(PageTest):

@@ -96,6 +96,9 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   EXPECT_THAT(report.out,
               AllOf(ContainsRegex("device 1 of 3; --device\\s+shows 0\\s+\\(held\\s+2.00"),
                     HasSubstr("remainder")));
+  EXPECT_THAT(report.out,
+              HasSubstr("used for     blocks     bytes    share\n  activations       1"));
+  EXPECT_THAT(report.out, ContainsRegex("smaller\\s+batches, or recompute activations"));
   const auto json = nlohmann::json::parse(weir("report --json " + file).out);
   EXPECT_EQ(json["failed_request"]["requested_bytes"], 20 << 20);
   EXPECT_EQ(json["failed_request"]["free_bytes"], 1 << 20);

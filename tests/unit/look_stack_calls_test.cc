@@ -105,5 +105,27 @@ TEST(StackCalls, PathsKeepTwoFoldersOnAllSystems) {
   EXPECT_EQ(short_path(""), "");
 }
 
+TEST(StackCalls, WhatMemoryIsForIsToldByTheInnermostFrameThatTells) {
+  const std::string torch = "/v/lib/python3.11/site-packages/torch/";
+  const RecordedFrame own{"train", "/x/train.py", 9},
+      call{"Module._call_impl", torch + "nn/modules/module.py", 3},
+      step{"AdamW.step", torch + "optim/adamw.py", 200};
+  const auto purpose = [&](const std::vector<RecordedFrame>& frames) {
+    return name_of(folded(frames).purposes.at(1));
+  };
+  EXPECT_EQ(purpose({{"relu", torch + "nn/functional.py", 4}, own}), "activations");
+  EXPECT_EQ(purpose({{"Linear.__init__", torch + "nn/modules/linear.py", 99}, own}), "weights");
+  EXPECT_EQ(purpose({{"convert", torch + "nn/modules/module.py", 9}, own}), "weights");
+  EXPECT_EQ(purpose({{"there before the recording began", "", 0}, call}), "weights");
+  EXPECT_EQ(purpose({{"_init_group", torch + "optim/adamw.py", 9}, step, own}), "optimizer state");
+  EXPECT_EQ(purpose({own, call, step}), "activations");  // a closure that an optimizer calls
+  EXPECT_EQ(purpose({kMalloc, kEngine}), "gradients");
+  EXPECT_EQ(purpose({{"_engine_run_backward", torch + "autograd/graph.py", 8}, own}), "gradients");
+  EXPECT_EQ(purpose({kMalloc, {"at::cuda::getNewWorkspace()", "", 0}, call}), "workspace");
+  // Nothing is said of programs that have nothing to do with PyTorch.
+  EXPECT_TRUE(
+      folded({{"forward", "src/model.cc", 3}, {"main", "src/main.cc", 5}}).purposes.empty());
+}
+
 }  // namespace
 }  // namespace weir

@@ -21,11 +21,40 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What PyTorch held at the step `step`, and where.
+Json held_json(const Held& held, std::ptrdiff_t step) {
+  Json causes = Json::array(), segments = Json::array();
+  for (int i = 0; i < kInactives; ++i) {
+    const auto why = static_cast<Inactive>(i);
+    causes.push_back({name_of(why), meaning_of(why), held.inactive[i].count});
+  }
+  for (const HeldSegment& segment : held.segments) {
+    Json blocks = Json::array();
+    for (const auto& [from, bytes] : segment.blocks) blocks.push_back({from, bytes.count});
+    segments.push_back({segment.address, segment.bytes.count, std::to_string(segment.stream),
+                        segment.why, std::move(blocks)});
+  }
+  return {{"step", step},
+          {"reserved", held.reserved.count},
+          {"live", held.live.count},
+          {"largest", held.largest_inactive.count},
+          {"causes", std::move(causes)},
+          {"segments", std::move(segments)}};
+}
+
+std::vector<std::string> texts(const std::vector<Advice>& advice) {
+  std::vector<std::string> texts;
+  for (const Advice& each : advice) texts.push_back(each.evidence + " " + each.remedy);
+  return texts;
+}
+
 class Writer {
  public:
-  Writer(const Loaded& recording, Paths paths, std::vector<std::string> verdict)
+  // `report`: of the recording; little of it is kept.
+  Writer(const Loaded& recording, Paths paths, const Report& report)
       : recording_(recording),
-        verdict_(std::move(verdict)),
+        verdict_(verdict_of(report)),
+        advice_(texts(report.advice)),
         lifetimes_(lifetimes_of(recording)),
         stacks_(readable_stacks(recording, paths)),
         begin_(recording.begin()) {}
@@ -222,7 +251,8 @@ class Writer {
   Json header() const {
     Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
     for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
-    Json calls = Json::array();
+    Json calls = Json::array(), purposes = Json::array();
+    for (const Purpose purpose : stacks_.purposes) purposes.push_back(name_of(purpose));
     for (const Calls& each : stacks_.calls) calls.push_back({each.frames, each.named, each.via});
     for (const RecordedFrame& frame : stacks_.frames)
       frames.push_back({frame.function, frame.file, frame.line});
@@ -251,6 +281,7 @@ class Writer {
             {"stacks", stacks_.stacks},
             {"calls", calls},
             {"calls_of_stack", stacks_.of_stack},
+            {"purposes", purposes},
             {"marks", marks},
             {"origin", origin()},
             {"counts",
@@ -270,15 +301,21 @@ class Writer {
   // What is known beside the recording.
   Json origin() const {
     const Origin& from = recording_.origin;
-    Json json = {
-        {"has_times", from.has_times}, {"devices", devices_text(from)}, {"verdict", verdict_}};
+    Json json = {{"has_times", from.has_times},
+                 {"devices", devices_text(from)},
+                 {"verdict", verdict_},
+                 {"advice", advice_}};
+    // The last step that had happened.
+    const auto step_after = [&](std::size_t events) {
+      const auto step = std::lower_bound(step_events_.begin(), step_events_.end(), events);
+      return std::distance(step_events_.begin(), step) - 1;
+    };
     if (const std::optional<FailedRequest>& failure = from.failure) {
-      // The last step that had happened.
-      const auto step = std::lower_bound(step_events_.begin(), step_events_.end(), failure->events);
       json["failure"] = {{"bytes", failure->wanted.count},
                          {"time", since_begin(begin_ + failure->time)},
-                         {"step", std::distance(step_events_.begin(), step) - 1}};
+                         {"step", step_after(failure->events)}};
     }
+    if (from.held) json["held"] = held_json(*from.held, step_after(from.held->events));
     return json;
   }
 
@@ -294,7 +331,7 @@ class Writer {
   }
 
   const Loaded& recording_;
-  const std::vector<std::string> verdict_;
+  const std::vector<std::string> verdict_, advice_;
   const BlockLifetimes lifetimes_;
   const ReadableStacks stacks_;
   const Nanoseconds begin_;
@@ -309,9 +346,7 @@ class Writer {
 }  // namespace
 
 void html_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
-  // The report's memory is given back before the page takes its own.
-  std::vector<std::string> verdict = verdict_of(report_of(recording, {}, recording.origin));
-  Writer(recording, paths, std::move(verdict)).run(sink);
+  Writer(recording, paths, report_of(recording, {}, recording.origin)).run(sink);
 }
 
 }  // namespace weir

@@ -103,6 +103,9 @@ Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
                    .held = snapshot->held,
                    .addresses = std::move(snapshot->addresses)};
   if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
+  if (std::optional<Held>& held = loaded.origin.held) {
+    held->events = events_after(held->events, loaded);
+  }
   if (std::optional<FailedRequest>& failure = loaded.origin.failure) {
     failure->events = events_after(failure->events, loaded);
     if (!has_times) failure->time = {};

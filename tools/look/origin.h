@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "weir/types.h"
@@ -30,12 +31,22 @@ std::string_view name_of(Inactive cause);
 // "in segments without a live block": where such bytes are.
 std::string_view meaning_of(Inactive cause);
 
+// Addresses in a row that the recorded allocator held.
+struct HeldSegment {
+  std::uint64_t address = 0;
+  Bytes bytes;
+  std::uint64_t stream = 0;
+  Inactive why = Inactive::cached;                      // its bytes without a block
+  std::vector<std::pair<std::uint64_t, Bytes>> blocks;  // where in it
+};
+
 // What the recorded allocator held at one moment.
 struct Held {
+  std::size_t events = 0;  // of the recording had happened
   Bytes reserved, live;
   std::array<Bytes, kInactives> inactive{};
-  Bytes largest_inactive;  // piece
-  std::size_t segments = 0;
+  Bytes largest_inactive;             // piece
+  std::vector<HeldSegment> segments;  // by address
 };
 
 struct FailedRequest {

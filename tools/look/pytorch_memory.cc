@@ -9,6 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace weir {
 namespace {
@@ -44,78 +45,6 @@ PickleValue recorded(PickleValue block, std::string_view key, std::string_view o
   return history.empty() ? block.at(key) : history.front().at(old_key);
 }
 
-// Ranges of addresses that are held, by address.
-class Ranges {
- public:
-  using Map = std::map<std::uint64_t, HeldSegment>;
-
-  void add(const HeldSegment& segment) {
-    if (segment.bytes == 0_B) return;
-    ranges_.insert_or_assign(segment.address, segment);
-  }
-
-  // Parts of an expandable segment lie side by side, and a block may lie on several.
-  void add_beside(HeldSegment part) {
-    const auto same = [&](const HeldSegment& other) {
-      return other.stream == part.stream && other.small == part.small;
-    };
-    auto next = ranges_.find(part.address + part.bytes.count);
-    if (next != ranges_.end() && same(next->second)) {
-      part.bytes += next->second.bytes;
-      next = ranges_.erase(next);
-    }
-    auto before = ranges_.lower_bound(part.address);
-    if (before == ranges_.begin()) return add(part);
-    HeldSegment& last = std::prev(before)->second;
-    if (last.address + last.bytes.count != part.address || !same(last)) return add(part);
-    last.bytes += part.bytes;
-  }
-
-  // Parts of an expandable segment are unmapped one by one, so a range may be cut.
-  void remove(std::uint64_t from, Bytes bytes) {
-    const std::uint64_t to = from + bytes.count;
-    auto at = ranges_.upper_bound(from);
-    if (at != ranges_.begin()) --at;
-    while (at != ranges_.end() && at->first < to) {
-      HeldSegment whole = at->second;
-      const std::uint64_t end = whole.address + whole.bytes.count;
-      if (end <= from) {
-        ++at;
-        continue;
-      }
-      at = ranges_.erase(at);
-      HeldSegment before = whole, after = whole;
-      before.bytes = Bytes{std::max(from, whole.address) - whole.address};
-      after.address = std::min(to, end);
-      after.bytes = Bytes{end - after.address};
-      add(before);
-      add(after);
-    }
-  }
-
-  Map& map() { return ranges_; }
-
- private:
-  Map ranges_;
-};
-
-Inactive cause_of(const HeldSegment& segment, bool has_live, std::uint64_t main_stream) {
-  if (segment.graph_pool) return Inactive::graph_pool;
-  if (segment.small) return Inactive::small_pool;
-  if (segment.stream != main_stream) return Inactive::other_stream;
-  return has_live ? Inactive::remainder : Inactive::cached;
-}
-
-std::uint64_t stream_with_most(const Ranges::Map& ranges) {
-  std::unordered_map<std::uint64_t, std::uint64_t> bytes;
-  std::uint64_t most = 0, stream = 0;
-  for (const auto& [address, range] : ranges) {
-    std::uint64_t& sum = bytes[range.stream] += range.bytes.count;
-    if (sum > most) most = sum, stream = range.stream;
-  }
-  return stream;
-}
-
 }  // namespace
 
 std::string_view name_of(Inactive cause) {
@@ -133,6 +62,78 @@ std::string_view meaning_of(Inactive cause) {
   return kMeanings[static_cast<std::size_t>(cause)];
 }
 
+// Ranges of addresses that are held, by address.
+class PytorchMemory::Ranges {
+ public:
+  using Map = std::map<std::uint64_t, Range>;
+
+  void add(const Range& segment) {
+    if (segment.bytes == 0_B) return;
+    ranges_.insert_or_assign(segment.address, segment);
+  }
+
+  // Parts of an expandable segment lie side by side, and a block may lie on several.
+  void add_beside(Range part) {
+    const auto same = [&](const Range& other) {
+      return other.stream == part.stream && other.small == part.small;
+    };
+    auto next = ranges_.find(part.address + part.bytes.count);
+    if (next != ranges_.end() && same(next->second)) {
+      part.bytes += next->second.bytes;
+      next = ranges_.erase(next);
+    }
+    auto before = ranges_.lower_bound(part.address);
+    if (before == ranges_.begin()) return add(part);
+    Range& last = std::prev(before)->second;
+    if (last.address + last.bytes.count != part.address || !same(last)) return add(part);
+    last.bytes += part.bytes;
+  }
+
+  // Parts of an expandable segment are unmapped one by one, so a range may be cut.
+  void remove(std::uint64_t from, Bytes bytes) {
+    const std::uint64_t to = from + bytes.count;
+    auto at = ranges_.upper_bound(from);
+    if (at != ranges_.begin()) --at;
+    while (at != ranges_.end() && at->first < to) {
+      Range whole = at->second;
+      const std::uint64_t end = whole.address + whole.bytes.count;
+      if (end <= from) {
+        ++at;
+        continue;
+      }
+      at = ranges_.erase(at);
+      Range before = whole, after = whole;
+      before.bytes = Bytes{std::max(from, whole.address) - whole.address};
+      after.address = std::min(to, end);
+      after.bytes = Bytes{end - after.address};
+      add(before);
+      add(after);
+    }
+  }
+
+  std::uint64_t stream_with_most() const {
+    std::unordered_map<std::uint64_t, std::uint64_t> bytes;
+    std::uint64_t most = 0, stream = 0;
+    for (const auto& [address, range] : ranges_) {
+      std::uint64_t& sum = bytes[range.stream] += range.bytes.count;
+      if (sum > most) most = sum, stream = range.stream;
+    }
+    return stream;
+  }
+
+  Map& map() { return ranges_; }
+
+ private:
+  Map ranges_;
+};
+
+Inactive PytorchMemory::cause_of(const Range& segment, bool has_live, std::uint64_t main_stream) {
+  if (segment.graph_pool) return Inactive::graph_pool;
+  if (segment.small) return Inactive::small_pool;
+  if (segment.stream != main_stream) return Inactive::other_stream;
+  return has_live ? Inactive::remainder : Inactive::cached;
+}
+
 PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
   const std::span<const PickleValue> devices = snapshot.at("device_traces").list();
   if (static_cast<std::size_t>(device) < devices.size()) {
@@ -140,7 +141,7 @@ PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
   }
   read_segments(snapshot, device);
   std::int64_t reserved = 0, live = 0;
-  for (const HeldSegment& segment : segments_) {
+  for (const Range& segment : segments_) {
     reserved = std::min(reserved + static_cast<std::int64_t>(segment.bytes.count), kMostBytes);
   }
   for (const FinalBlock& block : blocks_) {
@@ -173,10 +174,10 @@ void PytorchMemory::read_segments(PickleValue snapshot, int device) {
     if (segment.at("device").integer() != device) continue;
     const PickleValue blocks = segment.at("blocks");
     if (!blocks.list().empty() && !seen.insert(blocks.identity()).second) continue;
-    HeldSegment held{.address = number(segment, "address"),
-                     .bytes = bytes_of(segment, "total_size"),
-                     .stream = number(segment, "stream"),
-                     .small = segment.at("segment_type").string() == "small"};
+    Range held{.address = number(segment, "address"),
+               .bytes = bytes_of(segment, "total_size"),
+               .stream = number(segment, "stream"),
+               .small = segment.at("segment_type").string() == "small"};
     for (const PickleValue& part : segment.at("segment_pool_id").list()) {
       held.graph_pool = held.graph_pool || part.integer() != 0;
     }
@@ -203,7 +204,7 @@ std::size_t PytorchMemory::worst() const { return failure_.value_or(fullest_); }
 
 Held PytorchMemory::at(std::size_t entries) const {
   Ranges ranges;
-  for (const HeldSegment& segment : segments_) ranges.add(segment);
+  for (const Range& segment : segments_) ranges.add(segment);
   std::map<std::uint64_t, Bytes> live;
   for (const FinalBlock& block : blocks_) live.insert_or_assign(block.address, block.bytes);
   for (std::size_t i = history().size(); i-- > entries;) {
@@ -215,20 +216,20 @@ Held PytorchMemory::at(std::size_t entries) const {
     if (block_change(action) < 0) live.insert_or_assign(address, round_up(bytes, kGrain));
     if (segment_change(action) > 0) ranges.remove(address, bytes);
     if (segment_change(action) < 0) {
-      const HeldSegment part{.address = address,
-                             .bytes = bytes,
-                             .stream = number(entry, "stream"),
-                             .small = bytes <= kSmallSegment};
+      const Range part{.address = address,
+                       .bytes = bytes,
+                       .stream = number(entry, "stream"),
+                       .small = bytes <= kSmallSegment};
       action == "segment_unmap" ? ranges.add_beside(part) : ranges.add(part);
     }
   }
   Held held;
-  held.segments = ranges.map().size();
-  const std::uint64_t main_stream = stream_with_most(ranges.map());
+  const std::uint64_t main_stream = ranges.stream_with_most();
   for (const auto& [address, range] : ranges.map()) {
     const std::uint64_t end = address + range.bytes.count;
     std::uint64_t reached = address;
     Bytes used, free;
+    HeldSegment segment{.address = address, .bytes = range.bytes, .stream = range.stream};
     const auto gap_until = [&](std::uint64_t at) {
       const Bytes gap{at - std::min(at, reached)};
       free += gap;
@@ -239,12 +240,15 @@ Held PytorchMemory::at(std::size_t entries) const {
       gap_until(block->first);
       const std::uint64_t to = std::min(end, block->first + block->second.count);
       used += Bytes{to - block->first};
+      segment.blocks.emplace_back(block->first - address, Bytes{to - block->first});
       reached = std::max(reached, to);
     }
     gap_until(end);
     held.reserved += range.bytes;
     held.live += used;
-    held.inactive[static_cast<int>(cause_of(range, used > 0_B, main_stream))] += free;
+    segment.why = cause_of(range, used > 0_B, main_stream);
+    held.inactive[static_cast<int>(segment.why)] += free;
+    held.segments.push_back(std::move(segment));
   }
   return held;
 }

@@ -26,14 +26,6 @@ struct FinalBlock {
   PickleValue frames;
 };
 
-// Addresses that PyTorch holds in a row.
-struct HeldSegment {
-  std::uint64_t address = 0;
-  Bytes bytes;
-  std::uint64_t stream = 0;
-  bool small = false, graph_pool = false;
-};
-
 class PytorchMemory {
  public:
   // The snapshot must outlive it.
@@ -63,7 +55,17 @@ class PytorchMemory {
 
   PickleValue history_;
   std::vector<FinalBlock> blocks_;
-  std::vector<HeldSegment> segments_;  // at the end
+  // Addresses in a row, at the end.
+  struct Range {
+    std::uint64_t address = 0;
+    Bytes bytes;
+    std::uint64_t stream = 0;
+    bool small = false, graph_pool = false;
+  };
+  class Ranges;
+  static Inactive cause_of(const Range& range, bool has_live, std::uint64_t main_stream);
+
+  std::vector<Range> segments_;
   std::vector<Change> changes_;
   Bytes first_, peak_;
   std::size_t fullest_ = 0;

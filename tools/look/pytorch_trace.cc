@@ -145,9 +145,15 @@ PytorchTrace Converter::run() {
     if (early.requested) free(address, false);
   }
   trace_.stacks.early_blocks = early_.size();
-  for (const PickleValue& each : history()) entry(each);
+  std::size_t at = 0, before_worst = 0;
+  for (const PickleValue& each : history()) {
+    if (at++ <= memory_.worst()) before_worst = changes_;
+    entry(each);
+  }
+  if (at == memory_.worst()) before_worst = changes_;
   marks_until(INT64_MAX);
   find_held();
+  if (trace_.held) trace_.held->events = before_worst;
   name_unknown();
   trace_.stacks.frames = std::move(stacks_.stacks.frames);
   trace_.stacks.stacks = std::move(stacks_.stacks.stacks);

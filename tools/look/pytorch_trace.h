@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "look/origin.h"
@@ -14,9 +13,6 @@
 
 namespace weir {
 
-// What blocks without a stack are called where others have one.
-inline constexpr std::string_view kEarlyBlocks = "there before the recording began";
-
 struct PytorchTrace {
   std::string text;    // as docs/recording.md says
   TraceStacks stacks;  // of its blocks
@@ -25,7 +21,7 @@ struct PytorchTrace {
   std::vector<std::uint64_t> addresses;  // of its blocks
   int device = 0;
   std::vector<DeviceInFile> devices;     // all of the file
-  std::optional<FailedRequest> failure;  // its `events`: beginnings and ends of blocks before
+  std::optional<FailedRequest> failure;  // its `events`, and held's: beginnings and ends of blocks
   std::optional<Held> held;              // then; else when most was reserved
 };
 

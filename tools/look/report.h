@@ -66,6 +66,7 @@ struct Moment {
   // has: zero unless events are missing.
   Bytes unplaced;
   std::vector<Share> by_stream, by_pool, by_size, by_stack;  // the largest first
+  std::vector<Share> by_purpose;  // of PyTorch's programs, whose stacks tell
 };
 
 struct WaitPair {

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "look/report.h"
+#include "look/stack_calls.h"
 #include "look/streams.h"
 #include "replay/units.h"
 
@@ -56,6 +57,49 @@ void advise_on_failures(const Report& report, std::vector<Advice>& advice) {
                    in_words(report.peak_reserved.reserved)),
        "Raise WEIR_LIMIT if it is below what the device has; otherwise the program "
        "must need less at its peak."});
+}
+
+std::string_view remedy_for(Inactive why) {
+  constexpr std::array<std::string_view, kInactives> kRemedies = {
+      "Give graphs that never run at once one pool: torch.cuda.graph(..., pool=...).",
+      "Put small tensors that live equally long into one.",
+      "PyTorch gives memory of one stream to no other: allocate on one and call record_stream(), "
+      "or "
+      "call torch.cuda.empty_cache() between phases.",
+      "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or max_split_size_mb.",
+      "torch.cuda.empty_cache() gives it back; with "
+      "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+      "requests of other sizes can use it."};
+  return kRemedies[static_cast<std::size_t>(why)];
+}
+
+std::string_view remedy_for(Purpose purpose) {
+  constexpr std::array<std::string_view, kPurposes> kRemedies = {
+      "Record stacks to see what it is for.",
+      "Load weights in fewer bits, or shard them.",
+      "Free gradients early (zero_grad(set_to_none=True)), or run smaller batches.",
+      "Take an optimizer with less state (8 bits, Adafactor), or shard it.",
+      "Set CUBLAS_WORKSPACE_CONFIG to a smaller workspace.",
+      "Run smaller batches, or recompute activations (torch.utils.checkpoint)."};
+  return kRemedies[static_cast<std::size_t>(purpose)];
+}
+
+// Of a program that ran under PyTorch's allocator: what that held for nothing, and what ran out.
+void advise_on_pytorch(const Report& report, std::vector<Advice>& advice) {
+  const Held& held = *report.origin.held;
+  const auto most = std::max_element(held.inactive.begin(), held.inactive.end());
+  if (*most >= kMuch && ratio(*most, held.reserved) >= kMuchOfReserved) {
+    const auto why = static_cast<Inactive>(most - held.inactive.begin());
+    advice.push_back(
+        {fmt::format("PyTorch held {} {}.", share(*most, held.reserved), meaning_of(why)),
+         fmt::format("{} `weir fit FILE` replays the program with each setting.",
+                     remedy_for(why))});
+  }
+  if (!report.failed || report.failed->by_purpose.empty()) return;
+  const Share& largest = report.failed->by_purpose.front();
+  advice.push_back(
+      {fmt::format("{} was {}.", share(largest.bytes, report.failed->live), largest.name),
+       std::string(remedy_for(static_cast<Purpose>(largest.id)))});
 }
 
 void advise_on_fragmentation(const Report& report, std::vector<Advice>& advice) {
@@ -158,6 +202,11 @@ void advise_on_blocks(const Report& report, std::vector<Advice>& advice) {
 
 std::vector<Advice> advice_on(const Report& report) {
   std::vector<Advice> advice;
+  if (report.origin.held) {  // what Weir would have done otherwise is no advice to such a program
+    advise_on_pytorch(report, advice);
+    advise_on_blocks(report, advice);
+    return advice;
+  }
   advise_on_failures(report, advice);
   advise_on_fragmentation(report, advice);
   advise_on_blocks(report, advice);

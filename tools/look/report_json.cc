@@ -50,7 +50,8 @@ Json moment_json(const Moment& moment) {
           {"by_stream", shares(moment.by_stream, "stream")},
           {"by_pool", shares(moment.by_pool, "pool")},
           {"by_size", shares(moment.by_size, "largest_bytes")},
-          {"by_stack", shares(moment.by_stack, "stack")}};
+          {"by_stack", shares(moment.by_stack, "stack")},
+          {"by_purpose", shares(moment.by_purpose, "purpose")}};
 }
 
 Json totals_json(const Totals& totals) {
@@ -134,7 +135,7 @@ Json held_json(const Held& held) {
           {"live_bytes", held.live.count},
           {"inactive", std::move(inactive)},
           {"largest_inactive_bytes", held.largest_inactive.count},
-          {"segments", held.segments}};
+          {"segments", held.segments.size()}};
 }
 
 Json failure_json(const Report& report) {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "look/report_pages.h"
-#include "look/stack_calls.h"
 #include "look/streams.h"
 
 namespace weir {
@@ -67,6 +66,9 @@ class MomentMaker {
     add(share_of(pools_, lifetime.pool), lifetime);
     add(share_of(sizes_, size_class(lifetime.bytes).count), lifetime);
     add(share_of(stacks_, names_.number_of(lifetime.stack)), lifetime);
+    if (const std::optional<Purpose> purpose = names_.purpose_of(lifetime.stack)) {
+      add(share_of(purposes_, static_cast<std::uint64_t>(*purpose)), lifetime);
+    }
   }
 
   void add_page(ReportPages::Page& page) {
@@ -108,6 +110,8 @@ class MomentMaker {
     for (auto& [stack, share] : stacks_) {
       share.name = names_.place(static_cast<std::uint32_t>(stack));
     }
+    for (auto& [purpose, share] : purposes_) share.name = name_of(static_cast<Purpose>(purpose));
+    moment_.by_purpose = sorted(purposes_);
     moment_.by_stream = shortened(sorted(streams_), top);
     moment_.by_pool = shortened(sorted(pools_), top);
     moment_.by_size = shortened(sorted(sizes_), top);
@@ -119,7 +123,7 @@ class MomentMaker {
 
   ReportNames& names_;
   Moment& moment_;
-  std::unordered_map<std::uint64_t, Share> streams_, pools_, sizes_, stacks_;
+  std::unordered_map<std::uint64_t, Share> streams_, pools_, sizes_, stacks_, purposes_;
   std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_;
 };
 
@@ -130,6 +134,12 @@ ReportNames::ReportNames(const Recording& recording, const BlockLifetimes& lifet
   CallStacks calls = calls_of(recording.frames, recording.stacks);
   for (const Calls& each : calls.calls) stacks.push_back(calls_text(calls, each));
   number_ = std::move(calls.of_stack);
+  purposes_ = std::move(calls.purposes);
+}
+
+std::optional<Purpose> ReportNames::purpose_of(std::uint32_t stack) const {
+  if (purposes_.empty()) return std::nullopt;
+  return purposes_[stack < purposes_.size() ? stack : 0];
 }
 
 std::uint32_t ReportNames::number_of(std::uint32_t stack) const {

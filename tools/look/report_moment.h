@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "look/numbering.h"
 #include "look/report.h"
 #include "look/report_names.h"
+#include "look/stack_calls.h"
 
 namespace weir {
 
@@ -22,9 +24,11 @@ struct ReportNames {
   // What a report numbers stacks by: those that differ only in frames of PyTorch's are one.
   std::uint32_t number_of(std::uint32_t stack) const;  // of Event::stack
   std::string place(std::uint32_t number) const;
+  std::optional<Purpose> purpose_of(std::uint32_t stack) const;  // of Event::stack; none: not told
 
  private:
   std::vector<std::uint32_t> number_;
+  std::vector<Purpose> purposes_;
 };
 
 // All of it, once the first `events` events have happened. Lists have `top` rows at most.

@@ -146,6 +146,7 @@ class Writer {
     if (moment.blocks == 0) return;
     text_ += "\n" + title(fmt::format("Live {}: {} in {}", when, in_words(moment.live),
                                       counted(moment.blocks, "block")));
+    if (!moment.by_purpose.empty()) shares("used for", moment.by_purpose, moment.live);
     if (report_.stacks.size() > 1) shares("allocated in", moment.by_stack, moment.live);
     if (report_.streams > 1) shares("stream", moment.by_stream, moment.live);
     if (has_pools(moment)) shares("graph pool", moment.by_pool, moment.live);
@@ -162,8 +163,6 @@ class Writer {
                                       report_.failed ? "when the request failed" : "at its peak",
                                       in_words(unused), in_words(held.reserved)));
     add(parts<Inactive>(held.inactive, held.reserved));
-    text_ += "\n";
-    say("`weir fit FILE` says what PyTorch would have held with other settings.");
   }
 
   // A row for each part that is worth one.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "look/pytorch_trace.h"
 #include "look/report.h"
 #include "look/stack_calls.h"
 #include "replay/report_table.h"

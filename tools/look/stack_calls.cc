@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <span>
@@ -79,11 +80,40 @@ bool is_between_calls(std::string_view name) {
   return name == "_call_impl" || name == "_wrapped_call_impl";
 }
 
+// Whether PyTorch's Python or C++ had to do with the stack.
+bool is_torch(const RecordedFrame& frame) {
+  return is_torch_cpp(frame) || with_slashes(frame.file).find("/torch/") != std::string::npos;
+}
+
+// What one frame tells of the memory that it asked for; unknown: nothing.
+Purpose told_by(const RecordedFrame& frame) {
+  const std::string_view whole = frame.function;
+  const std::string_view function = whole.substr(whole.rfind('.') + 1);  // without its class
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), function) != names.end();
+  };
+  constexpr std::array<std::string_view, 2> kWorkspace = {"workspace", "Workspace"};
+  constexpr std::array<std::string_view, 4> kGradients = {
+      kBackwardPass, "torch::autograd::Engine::", "AccumulateGrad", "c10d::Reducer"};
+  if (whole == kEarlyBlocks) return Purpose::weights;
+  if (has_one_of(whole, kWorkspace)) return Purpose::workspace;
+  if (has_one_of(whole, kGradients) || is_one_of({"backward", "_engine_run_backward"})) {
+    return Purpose::gradients;
+  }
+  if (with_slashes(frame.file).find("/optim/") != std::string::npos) return Purpose::optimizer;
+  if (is_one_of({"_call_impl", "_wrapped_call_impl"})) return Purpose::activations;
+  const bool makes = is_one_of(
+      {"__init__", "_apply", "convert", "reset_parameters", "load_state_dict", "from_pretrained"});
+  return makes ? Purpose::weights : Purpose::unknown;
+}
+
 class Folder {
  public:
   explicit Folder(std::vector<RecordedFrame> frames) {
     for (const RecordedFrame& frame : frames) {
       const bool python = is_python(frame);
+      purposes_.push_back(told_by(frame));
+      has_torch_ = has_torch_ || is_torch(frame);
       kinds_.push_back(is_noise(frame)                                    ? Kind::noise
                        : python && is_runtime(frame)                      ? Kind::runtime
                        : python && is_installed(with_slashes(frame.file)) ? Kind::package
@@ -101,6 +131,7 @@ class Folder {
     const auto [known, added] = known_.try_emplace(calls.frames, next);
     if (added) out_.calls.push_back(std::move(calls));
     out_.of_stack.push_back(known->second);
+    if (has_torch_) out_.purposes.push_back(purpose_of(stack));
     add_via(out_.calls[known->second].via, via);
   }
 
@@ -119,6 +150,15 @@ class Folder {
     } else {
       into += (into.empty() ? "" : ", ") + via;
     }
+  }
+
+  // The innermost frame that tells of it decides: an optimizer's step may call a whole forward
+  // pass.
+  Purpose purpose_of(Frames stack) const {
+    for (const std::uint32_t frame : stack) {
+      if (purposes_[frame] != Purpose::unknown) return purposes_[frame];
+    }
+    return stack.empty() ? Purpose::unknown : Purpose::activations;
   }
 
   Calls fold(Frames stack) {
@@ -197,12 +237,20 @@ class Folder {
   }
 
   CallStacks out_;
-  std::vector<Kind> kinds_;  // by frame
+  std::vector<Kind> kinds_;        // by frame
+  std::vector<Purpose> purposes_;  // likewise, of the recording's
+  bool has_torch_ = false;
   std::map<std::vector<std::uint32_t>, std::uint32_t> known_;
   std::map<std::string, std::uint32_t> made_up_;
 };
 
 }  // namespace
+
+std::string_view name_of(Purpose purpose) {
+  constexpr std::array<std::string_view, kPurposes> kNames = {
+      "unknown", "weights", "gradients", "optimizer state", "workspace", "activations"};
+  return kNames[static_cast<std::size_t>(purpose)];
+}
 
 bool is_noise(const RecordedFrame& frame) {
   constexpr std::array<std::string_view, 7> kFunctions = {

@@ -47,11 +47,27 @@ struct Calls {
   friend bool operator==(const Calls&, const Calls&) = default;
 };
 
+// What memory is for, as the functions of PyTorch's that asked for it tell.
+enum class Purpose : std::uint8_t {
+  unknown,
+  weights,    // made by a module's constructor, moved, loaded; or there before the recording began
+  gradients,  // made by a backward pass, with what it needs in passing
+  optimizer,
+  workspace,    // of cuBLAS and the like
+  activations,  // all else
+};
+inline constexpr int kPurposes = static_cast<int>(Purpose::activations) + 1;
+std::string_view name_of(Purpose purpose);
+
+// What blocks without a stack are called where others have one.
+inline constexpr std::string_view kEarlyBlocks = "there before the recording began";
+
 // Stacks that differ only in frames that nobody wants to read are one.
 struct CallStacks {
   std::vector<RecordedFrame> frames;  // those of the recording, and made up ones
   std::vector<Calls> calls;
   std::vector<std::uint32_t> of_stack;  // by stack: an index into `calls`
+  std::vector<Purpose> purposes;        // by stack; empty: no frame is of PyTorch's
 
   const Calls& of(std::uint32_t stack) const {
     return calls[stack < of_stack.size() ? of_stack[stack] : of_stack.front()];

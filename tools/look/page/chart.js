@@ -27,6 +27,8 @@ class Chart {
     this.overview = new Overview(this.element, this.view);
     this.flame = new Flame(this.element, this);
     this.map = new PageMap(make('div', {class: 'pages'}, this.element), this);
+    if (recording.origin.held !== undefined)
+      this.segments = new SegmentMap(make('div', {class: 'pages segments'}, this.element), this);
     this.panel = new MomentPanel(page.panels, this);
     this.tiles = new Tiles();
     this.view.onChange((source) => this.#moved(source));
@@ -125,6 +127,7 @@ class Chart {
     this.overview.draw(this.selection, this.view.usual);
     this.overview.update(null);
     this.map.draw();
+    this.segments?.draw();
     this.flame.draw();
     this.#followView();
     this.draw();
@@ -441,6 +444,7 @@ class Chart {
     this.#markChosen();
     this.#repaint(true);
     this.map.draw();
+    this.segments?.draw();
   }
 
   // Brings a block into view, and the moment to its beginning.

@@ -11,6 +11,8 @@ const kSizes = [
   ['up to 32 MiB', 2 ** 25], ['up to 128 MiB', 2 ** 27], ['up to 512 MiB', 2 ** 29],
   ['over 512 MiB', Infinity]
 ];
+// What memory is for, in the order of the palette; `weir report` has the same.
+const kPurposes = ['weights', 'gradients', 'activations', 'optimizer state', 'workspace', 'unknown'];
 // Neighbours of one colour differ a little, so that blocks can be told apart.
 const kShades = [0, 0.16, 0.3, 0.08];
 const kSizeShades = [0, 0.08, 0.14, 0.04];  // or one size looks like another
@@ -50,6 +52,10 @@ function sizeColour(index) {
   return d3.interpolateViridis(0.08 + 0.9 * index / (kSizes.length - 1));
 }
 
+function purposeColour(name) {
+  return name === 'unknown' ? kOtherColour : kPalette[kPurposes.indexOf(name)];
+}
+
 // What is coloured by, over all recordings of the page: the same stream has the same colour in
 // both.
 class Colours {
@@ -61,8 +67,11 @@ class Colours {
         recordings.map((r) => [...new Set(r.stream)].map((stream) => r.streams[stream])));
     this.pools = union(recordings.map((each) => each.pools));
     this.hasStacks = recordings.some((r) => r.hasStacks);
+    this.hasPurposes = recordings.some((r) => r.hasPurposes);
+    const used = new Set(recordings.flatMap((r) => [...new Set(r.wholeStack)].map((stack) => r.purposeOfStack[stack])));
+    this.purposes = kPurposes.filter((name) => used.has(name));
     this.#nameStacks(recordings);
-    this.by = this.owners.length > 1 ? 'stream' : this.hasStacks ? 'stack' : 'size';
+    this.by = this.hasPurposes ? 'purpose' : this.owners.length > 1 ? 'stream' : this.hasStacks ? 'stack' : 'size';
   }
 
   // The stacks with the most bytes at a recording's peak have colours of their own; the same stack
@@ -111,6 +120,7 @@ class Colours {
         ['other stacks', kOtherColour]
       ];
     }
+    if (this.by === 'purpose') return this.purposes.map((name) => [name, purposeColour(name)]);
     if (this.by === 'size') return kSizes.map(([name], i) => [name, sizeColour(i)]);
     if (this.by === 'stream')
       return this.owners.map((id) => [formatStream(id), this.streamColour(id)]);
@@ -143,6 +153,12 @@ class Colours {
       return {
         colours: [...kPalette.slice(0, this.stackNames.length), kOtherColour],
         of: (b) => of[recording.stack[b]]
+      };
+    }
+    if (this.by === 'purpose') {
+      return {
+        colours: kPurposes.map(purposeColour),
+        of: (b) => kPurposes.indexOf(recording.purposeOf(b))
       };
     }
     if (this.by === 'size') {

@@ -10,6 +10,7 @@ class Controls {
     this.colour = this.#select(
         'Colour', 'colour',
         [
+          ...(page.colours.hasPurposes ? [['purpose', 'by use']] : []),
           ['stream', 'by stream'], ['pool', 'by graph pool'], ['size', 'by size'],
           ...(page.colours.hasStacks ? [['stack', 'by stack']] : [])
         ]);

@@ -29,6 +29,7 @@ class Page {
     this.#select();
     this.charts.forEach((chart) => {
       chart.setMoment(chart.recording.origin.failure?.step ?? chart.selection.peak());
+      chart.segments?.show();
     });
     listenToKeys(this.#actions());
   }
@@ -73,6 +74,7 @@ class Page {
     this.charts.forEach((chart) => {
       chart.setColours(chart.found);
       chart.map.draw();
+      chart.segments?.draw();
     });
   }
   onText(text) {

@@ -125,6 +125,7 @@ function figuresAt(all, step, pages) {
     reserved: d3.sum(pages, (page) => page.bytes),
     byBlock: by((b) => `${r.bytes[b]} ${r.heap[b]}`),
     byStack: r.hasStacks ? by((b) => r.stack[b]) : null,
+    byPurpose: r.hasPurposes ? by((b) => r.purposeOf(b)) : null,
     bySize: by((b) => sizeClass(r.bytes[b])),
     byStream: by((b) => r.stream[b]),
     byPool: by((b) => r.pool[b]),

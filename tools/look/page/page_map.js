@@ -23,7 +23,7 @@ class PageMap {
     this.canvas.addEventListener('keydown', (event) => this.#key(event));
   }
 
-  // `moment`: {step, time}
+  // Its place in the picture; texts name it.
   show(moment) {
     const {recording} = this.chart;
     this.pages = pagesAt(recording, moment);
@@ -82,7 +82,7 @@ class PageMap {
     context.fillRect(x, y, width, kBox);
     if (page.heap < 0) this.#hatch(context, x, y, width);
     for (const part of page.used) {
-      context.fillStyle = cssOf(pixels[part.block]);
+      context.fillStyle = part.block === undefined ? theme.live : cssOf(pixels[part.block]);
       context.fillRect(
           x + part.from / page.bytes * width, y, Math.max(1, part.bytes / page.bytes * width),
           kBox);
@@ -125,7 +125,7 @@ class PageMap {
     context.restore();
   }
 
-  #text({page}) {
+  textOf(page) {
     const {recording} = this.chart;
     const used = d3.sum(page.used, (part) => part.bytes);
     const who =
@@ -150,13 +150,13 @@ class PageMap {
   #hover(event) {
     const box = this.#boxAt(event);
     if (box < 0) return hideTip();
-    showTip(event, [this.#text(this.boxes[box])]);
+    showTip(event, [this.textOf(this.boxes[box].page)]);
   }
 
   #choose(index) {
     if (index < 0) return;
     this.chosen = index;
-    this.about.textContent = this.#text(this.boxes[index]);
+    this.about.textContent = this.textOf(this.boxes[index].page);
     this.draw();
   }
 
@@ -166,6 +166,34 @@ class PageMap {
     event.preventDefault();
     event.stopPropagation();
     this.#choose(Math.min(this.boxes.length - 1, Math.max(0, this.chosen + by)));
+  }
+}
+
+// What PyTorch's own allocator held, likewise: a box is a segment.
+class SegmentMap extends PageMap {
+  show() {
+    const {recording} = this.chart;
+    const {held, failure} = recording.origin;
+    this.title.textContent = `PyTorch's segments ${failure === undefined ? 'at its peak' : 'when the request failed'}`;
+    const blocks = new Map(liveBlocks(recording, held.step).map((b) => [recording.addressOf(b), b]));
+    this.pages = held.segments.map(([address, bytes, stream, why, used]) => ({
+      address, bytes, stream, why, heap: used.length === 0 ? -1 : 0, mappings: [],
+      used: used.map(([from, length]) => ({from, bytes: length, block: blocks.get(address + from)}))
+    }));
+    this.facts.textContent = `${plural(this.pages.length, 'segment')}, ${formatBytes(held.reserved)}: ${
+        formatBytes(held.live)} in blocks; the largest piece without one has ${formatBytes(held.largest)}.`;
+    this.canvas.setAttribute('aria-label', `Map of PyTorch's segments: ${this.facts.textContent}`);
+    this.about.textContent =
+        'A box is a segment, as wide as it is large: filled where blocks are, hatched if it has none. A request fits only ' +
+        'into one piece of one segment, of its own stream and kind.';
+    this.draw();
+  }
+
+  textOf({address, bytes, stream, why, used}) {
+    const free = bytes - d3.sum(used, (part) => part.bytes);
+    const [, meaning] = this.chart.recording.origin.held.causes[why];
+    return `Segment at ${formatAddress(address)}: ${formatBytes(bytes)} of stream ${stream}, ${
+        plural(used.length, 'block')}; ${formatBytes(free)} without a block${free === 0 ? '' : `, ${meaning}`}.`;
   }
 }
 

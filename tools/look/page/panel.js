@@ -3,6 +3,7 @@
 
 const kRows = 6;       // of the largest blocks or stacks; two recordings side by side have fewer
 const kRowsOfTwo = 4;
+const kAdvice = 2;
 const kShortRows = 4;  // of streams, pools
 const kNamedStacks = 3;  // in the answer
 const kCallsInPath = 5;
@@ -18,12 +19,16 @@ class MomentPanel {
     this.title = make('h2', {}, title);
     this.back = make('button', {type: 'button', class: 'back', hidden: ''}, title, 'Back to the peak (z)');
     this.back.addEventListener('click', () => chart.fitPeak());
+    const {verdict: [first, , ...rest], failure, advice} = chart.recording.origin;
+    if (failure !== undefined) make('p', {class: 'answer failure'}, card, first);
     this.lead = make('p', {class: 'answer'}, card);
-    const verdict = make('p', {class: 'verdict'}, card);
-    const {verdict: [first, , ...rest], failure} = chart.recording.origin;
-    if (failure !== undefined) make('strong', {}, verdict, `${first} `);
-    verdict.append(rest.join(' '));
-    const columns = make('div', {class: 'columns'}, card);
+    make('p', {class: 'verdict'}, card, rest.join(' '));
+    for (const text of advice.slice(0, kAdvice)) make('p', {class: 'advice'}, card, text);
+    // Beside the chart, unless there are two.
+    const columns = make(
+        'div', {class: 'columns', 'data-chart': chart.number}, chart.page.recordings.length > 1 ? card : document.getElementById('tables'));
+    this.uses = make('div', {class: 'uses'}, columns);
+    this.uses.hidden = !chart.recording.hasPurposes;
     this.largest = make('div', {class: 'largest'}, columns);
     this.shares = make('div', {class: 'shares'}, columns);
     this.held = make('div', {class: 'held'}, columns);
@@ -215,11 +220,12 @@ class MomentPanel {
 
   #drawShares() {
     const {recording: r, colours} = this.chart;
-    const {byStream, byPool, bySize, live} = this.figures;
+    const {byPurpose, byStream, byPool, bySize, live} = this.figures;
     this.shares.replaceChildren();
-    const list = (title, groups, name, colour) => {
-      make('h3', {}, this.shares, title);
-      const rows = make('ul', {class: 'rows short'}, this.shares);
+    this.uses.replaceChildren();
+    const list = (title, groups, name, colour, parent = this.shares) => {
+      make('h3', {}, parent, title);
+      const rows = make('ul', {class: 'rows short'}, parent);
       const shown = groups.length > kShortRows + 1 ? groups.slice(0, kShortRows) : groups;
       for (const group of shown) {
         this.#row(rows, {
@@ -230,6 +236,7 @@ class MomentPanel {
       }
       this.#others(rows, groups.slice(shown.length), live);
     };
+    if (byPurpose !== null) list('Used for', byPurpose, (name) => name, purposeColour, this.uses);
     if (colours.owners.length > 1) {
       list('By stream', byStream, (s) => r.streamName(s), (s) => colours.streamColour(r.streams[s]));
     } else {
@@ -252,6 +259,7 @@ class MomentPanel {
     const {recording: r} = this.chart;
     const {causes, reserved, live} = this.figures;
     this.held.replaceChildren();
+    if (r.origin.held !== undefined) return this.#drawPytorchs();
     const idle = d3.sum(Object.values(causes));
     make('h3', {}, this.held, 'Reserved, but not asked for');
     make(
@@ -276,6 +284,29 @@ class MomentPanel {
            `For comparison: PyTorch's own allocator reserved up to ${formatBytes(r.otherPeakReserved)} ` +
                `for this program${times}.`);
     }
+  }
+
+  // What the allocator that ran held for nothing; and Weir.
+  #drawPytorchs() {
+    const {origin: {held, failure}} = this.chart.recording;
+    const {reserved, causes} = this.figures;
+    make('h3', {}, this.held, `PyTorch held without a block ${failure === undefined ? 'at its peak' : 'then'}`);
+    const idle = held.reserved - held.live;
+    make('p', {class: 'hint'}, this.held,
+         `${formatBytes(idle)} of ${formatBytes(held.reserved)} reserved (${formatShare(idle / held.reserved)}), ` +
+             `in pieces of at most ${formatBytes(held.largest)}`);
+    const list = make('ul', {class: 'rows causes'}, this.held);
+    const most = Math.max(1, d3.max(held.causes, ([, , bytes]) => bytes));
+    for (const [name, detail, bytes] of held.causes) {
+      if (bytes < held.reserved / 100) continue;
+      this.#row(list, {
+        name: name.replaceAll('_', ' '), detail, bytes, most, total: held.reserved, colour: 'var(--other)', key: name,
+        onlyOne: true
+      });
+    }
+    make('p', {class: 'other'}, this.held,
+         `Weir would hold ${formatBytes(reserved)} at this moment, ${
+             formatBytes(d3.sum(Object.values(causes)))} of it unused. weir fit FILE tries PyTorch's settings.`);
   }
 
   #others(list, groups, total) {

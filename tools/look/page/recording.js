@@ -96,6 +96,7 @@ class Recording {
       naming: header.calls.map(([, named, via]) => ({named, via})),
       wholeStacks: header.stacks,
       callsOfStack: header.calls_of_stack,
+      purposeOfStack: header.purposes,  // by whole stack; empty: not told
       marks: header.marks.map(([time, text]) => ({time, text})),
       // What the file says beside its events: {has_times, devices, failure, verdict}.
       origin: header.origin,
@@ -245,6 +246,12 @@ class Recording {
   }
   get hasStacks() {
     return this.stacks.length > 1;
+  }
+  get hasPurposes() {
+    return this.purposeOfStack.length > 0;
+  }
+  purposeOf(block) {
+    return this.purposeOfStack[this.wholeStack[block]] ?? 'unknown';
   }
   isLiveAtEnd(block) {
     return this.end[block] === Infinity;
