@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,19 @@ bool opened_in_browser(std::string page) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+// Opens the page of `shown` in a browser; of none, the empty page.
+Status open_page(const LookCommand& command, const std::string& name,
+                 std::span<const Loaded* const> shown) {
+  const Result<std::string> page = temporary_page(name);
+  if (!page) return page.error();
+  if (Status written = write_html(*page, shown, command.paths); !written) return written;
+  const bool opened = !command.no_open && opened_in_browser(*page);
+  fmt::print("{}: {}\n", opened ? "Opened" : "Open this page in a browser", printable(*page));
+  return {};
+}
+
 Status run(const LookCommand& command) {
+  if (command.file.empty()) return open_page(command, "weir", {});
   if (Status allowed = check_names({{"FILE", command.file}}, {}); !allowed) return allowed;
   const Result<Loaded> recording = load_shown(command.file, command.input);
   if (!recording) return recording.error();
@@ -67,12 +80,8 @@ Status run(const LookCommand& command) {
   for (std::size_t i = 0; i < std::min(kSentences, verdict.size()); ++i) {
     fmt::print("{}\n", wrapped(printable(verdict[i]), 0));
   }
-  const Result<std::string> page = temporary_page(recording->source);
-  if (!page) return page.error();
   const Loaded* const shown[] = {&*recording};
-  if (Status written = write_html(*page, shown, command.paths); !written) return written;
-  const bool opened = !command.no_open && opened_in_browser(*page);
-  fmt::print("{}: {}\n", opened ? "Opened" : "Open this page in a browser", printable(*page));
+  if (Status opened = open_page(command, recording->source, shown); !opened) return opened;
   return damage_status(recording->source, recording->damage);
 }
 
@@ -93,7 +102,9 @@ void add_look_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<LookCommand>();
   CLI::App* look = app.add_subcommand(
       "look", "Say in three lines what a file shows of a program's memory, and open its page");
-  add_input(*look, "FILE", command->file, "What to look at; -: standard input");
+  add_input(*look, "FILE", command->file,
+            "What to look at; -: standard input; none: a page that reads the file dropped on it")
+      ->required(false);
   add_input_options(*look, command->input);
   add_paths_option(*look, command->paths);
   look->add_flag("--no-open", command->no_open, "Make the page, and open no browser");

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings that are cut, empty, of one moment, hostile, or of graph pools; and small windows."""
 
+import gzip
+import json
+import pathlib
+import pickle
 import re
+import tempfile
 
 import browser
 from browser import PageTest
@@ -106,6 +111,75 @@ class Files(PageTest):
             self.screenshot("training-narrow")
         finally:
             self.driver.set_window_size(size["width"], size["height"])
+
+
+class Dropped(PageTest):
+    """The empty page reads a file by itself, and sees what weir's own page sees of it."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(dir=browser.FOLDER)
+        self.addCleanup(self.folder.cleanup)
+        self.driver.get_log("browser")
+        self.driver.get((browser.FOLDER / "drop.html").resolve().as_uri())
+        self.wait_for("return document.querySelector('input[type=file]') !== null")
+
+    def file(self, name, content):
+        path = pathlib.Path(self.folder.name, name)
+        path.write_bytes(content)
+        return path
+
+    def give(self, path):
+        self.find("input[type=file]").send_keys(str(path.resolve()))
+
+    def take(self, path):
+        self.give(path)
+        self.wait_for("return typeof weirPage !== 'undefined' && !document.getElementById('loading')")
+        self.settle()
+
+    def blocks(self):
+        return self.js("""
+            const r = weirPage.recordings[0];
+            return [...r.bytes].map((bytes, b) => [bytes, r.addressOf(b), r.isLiveAtEnd(b)]);""")
+
+    def snapshot(self):
+        return json.loads((browser.FOLDER / "pytorch.snapshot.json").read_text())
+
+    def test_a_pickle_json_and_compressed_ones_are_the_same(self):
+        snapshot = self.snapshot()
+        files = {f"protocol{protocol}.pickle": pickle.dumps(snapshot, protocol=protocol) for protocol in (2, 4, 5)}
+        files["snapshot.json"] = json.dumps(snapshot).encode()
+        files["snapshot.pickle.gz"] = gzip.compress(files["protocol4.pickle"])
+        seen = []
+        for name, content in files.items():
+            self.setUp()
+            self.take(self.file(name, content))
+            seen.append(self.blocks())
+            self.assertEqual(self.text(".title h2"), "When the request failed: 1,000 MiB in 5 blocks", name)
+            self.assertIn("Out of memory: a request of 250 MiB failed in train_step (train.py:20)", self.text(".failure"))
+            self.assertIn("most reserved 1.37 GiB", self.text(".facts"))  # PyTorch's own
+        self.screenshot("dropped")
+        for other in seen[1:]:
+            self.assertEqual(other, seen[0])
+        self.open("pytorch")
+        self.assertEqual(self.blocks(), seen[0])
+
+    def test_a_trace_is_what_it_is_elsewhere(self):
+        trace = browser.FOLDER / "small.trace"
+        self.take(trace)
+        mine = self.js("const r = weirPage.recordings[0]; return [r.count, r.peakLive, [...r.live]]")
+        self.open("small")
+        self.assertEqual(self.js("const r = weirPage.recordings[0]; return [r.count, r.peakLive, [...r.live]]"), mine)
+
+    def test_what_cannot_be_read_is_said_and_another_file_is_taken(self):
+        whole = pickle.dumps(self.snapshot(), protocol=4)
+        for name, content, why in (("cut.pickle", whole[:len(whole) // 2], "cut off or damaged at byte"),
+                                   ("code.pickle", pickle.dumps(print, protocol=4), "more than plain data"),
+                                   ("list.pickle", pickle.dumps([1, 2]), "no memory snapshot of PyTorch's"),
+                                   ("text.txt", b"hello", "neither a snapshot of PyTorch's nor a trace")):
+            self.give(self.file(name, content))
+            self.wait_for(f"return document.querySelector('[role=alert]').textContent.startsWith('{name}: ')")
+            self.assertIn(why, self.text("[role=alert]"))
+        self.take(self.file("whole.pickle", whole))
 
 
 if __name__ == "__main__":

@@ -462,8 +462,10 @@ int write(const std::string& name, const std::vector<Loaded>& recordings) {
     return written.error().code() == ErrorCode::unavailable ? 77 : 1;
   }
   // What the page's figures are compared with: the same, counted by `weir report`.
-  std::ofstream(folder + "/" + name + ".json")
-      << report_json(report_of(recordings.front(), {.top = 1000}));
+  if (!recordings.empty()) {
+    std::ofstream(folder + "/" + name + ".json")
+        << report_json(report_of(recordings.front(), {.top = 1000}));
+  }
   fmt::print("{}: {:.2f} s, {:.2f} MiB\n", path, took,
              static_cast<double>(std::filesystem::file_size(path)) / (1 << 20));
 #ifdef NDEBUG
@@ -492,6 +494,7 @@ int main(int argc, char** argv) {
       {"evaluation", [] { return std::vector{weir::evaluation()}; }},
       {"failed", [] { return std::vector{weir::failed()}; }},
       {"pytorch", [] { return std::vector{weir::pytorch()}; }},
+      {"drop", [] { return std::vector<weir::Loaded>{}; }},
       {"empty", [] { return std::vector<weir::Loaded>(1); }},
       {"two",
        [] {

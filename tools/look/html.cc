@@ -83,9 +83,8 @@ std::string CompressedText::base64(std::string_view bytes) {
 }
 
 Status check_page(std::span<const Loaded* const> recordings) {
-  if (recordings.empty() || recordings.size() > 2) {
-    return Error(ErrorCode::invalid_argument,
-                 "a page shows one recording, or two side by side: name one or two");
+  if (recordings.size() > 2) {
+    return Error(ErrorCode::invalid_argument, "a page shows two recordings at most: name two");
   }
   if (page_source::library().empty()) {
     return Error(ErrorCode::unavailable,

@@ -11,11 +11,11 @@
 
 namespace weir {
 
-// The page of one recording, or of two side by side, in this order. The file needs nothing else: no
-// network, no other file. `paths`: of the sources that stacks name. Texts of a recording stay
-// texts, whatever they hold. Errors: unavailable (the tool was built without D3; names the package
-// to install), invalid_argument (neither one nor two recordings), and what keeps it from being
-// made.
+// The page of one recording, or of two side by side, in this order; of none, a page that reads the
+// file that is dropped on it. The page needs nothing else: no network, no other file. `paths`: of
+// the sources that stacks name. Texts of a recording stay texts, whatever they hold. Errors:
+// unavailable (the tool was built without D3; names the package to install), invalid_argument
+// (three recordings), and what keeps it from being made.
 Result<std::string> html_page(std::span<const Loaded* const> recordings, Paths paths = Paths::cut);
 
 // Replaces the file `path` by the page.

@@ -181,13 +181,42 @@ class Page {
   }
 }
 
+// An empty page takes a file; the first that can be read is shown.
+function offer() {
+  const loading = document.getElementById('loading');
+  loading.textContent = 'Drop a memory snapshot of PyTorch\'s (pickle or JSON) or a trace here, or choose one: ';
+  const input = make('input', {type: 'file', 'aria-label': 'A file'}, loading);
+  make('p', {class: 'hint'}, loading, 'It is read in this browser, and sent nowhere.');
+  const problem = make('p', {role: 'alert'}, loading);
+  const take = async (file) => {
+    if (file === undefined || !loading.isConnected) return;
+    problem.textContent = `Reading ${file.name}`;
+    try {
+      show([await readDropped(file)]);
+    } catch (error) {
+      problem.textContent = `${file.name}: ${error.message}`;
+    }
+  };
+  input.addEventListener('change', () => take(input.files[0]));
+  document.addEventListener('dragover', (event) => event.preventDefault());
+  document.addEventListener('drop', (event) => {
+    event.preventDefault();
+    take(event.dataTransfer.files[0]);
+  });
+}
+
 async function start() {
   const texts = [...document.querySelectorAll('script.recording')];
+  if (texts.length === 0) return offer();
   const recordings = [];
   for (const text of texts) {
     recordings.push(await Recording.read(text.textContent));
     text.remove();
   }
+  show(recordings);
+}
+
+function show(recordings) {
   if (recordings.length > 1 && recordings[0].source === recordings[1].source)
     recordings.forEach((r, i) => r.source += ` (${i + 1})`);  // of different folders
   if (recordings.some((r) => !r.origin.has_times)) countEvents();

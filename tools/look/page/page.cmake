@@ -19,6 +19,7 @@ set(weir_page_scripts
     dom.js
     view.js
     recording.js
+    dropped.js
     stack_names.js
     selection.js
     stack.js

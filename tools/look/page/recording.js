@@ -106,7 +106,7 @@ class Recording {
     const kDifferences = {signed: true, summed: true};
     this.count = counts.blocks;
     this.#readBlocks(read, counts, kDifferences);
-    this.#readSteps(read, counts);
+    this.setSteps(read('step_time', counts.steps), read('step', counts.steps, {as: Int32Array}));
     this.#readWhenUsed(read, counts);
     this.reservedTime = read('reserved_time', counts.reserved, kDifferences);
     this.reservedBytes = read('reserved_bytes', counts.reserved, kDifferences);
@@ -180,11 +180,11 @@ class Recording {
     later('fenceAfter', () => read('fence_after', fences));
   }
 
-  // `step`: B where block B begins, ~B where it ends.
-  #readSteps(read, {blocks, steps}) {
-    const time = read('step_time', steps);
-    const step = read('step', steps, {as: Int32Array});
-    const {bytes} = this;
+  // `time`: of each step since the one before; `step`: as the column has it. Then `step` is B where block
+  // B begins, ~B where it ends.
+  setSteps(time, step) {
+    const {bytes, count: blocks} = this;
+    const steps = step.length;
     const begin = new Float64Array(blocks);
     const end = new Float64Array(blocks).fill(Infinity);
     const beginStep = new Int32Array(blocks);
