@@ -323,6 +323,9 @@ std::shared_ptr<CLI::Formatter> make_formatter() { return std::make_shared<Forma
 
 std::vector<std::string> without_old_spellings(std::vector<std::string> arguments) {
   if (arguments.empty()) return arguments;
+  for (std::string& argument : arguments) {
+    if (argument.starts_with("-o=")) argument.erase(2, 1);
+  }
   const bool is_replay = arguments.front() == "replay";
   if (!is_replay && arguments.front() != "comm") return arguments;
   for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {

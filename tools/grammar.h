@@ -103,7 +103,7 @@ CLI::Validator one_of(std::vector<std::string> words);
 std::shared_ptr<CLI::Formatter> make_formatter();
 
 // The arguments with older spellings replaced: `--json FILE` of commands that read no file, and
-// `--json FILE.json` of `weir replay`.
+// `--json FILE.json` of `weir replay`; and `-o=FILE`, which would name a file "=FILE".
 std::vector<std::string> without_old_spellings(std::vector<std::string> arguments);
 
 }  // namespace weir

@@ -452,6 +452,13 @@ class OfPytorch(PageTest):
         self.assertIn("PyTorch's segments when the request failed", self.text(".segments h3"))
         self.assertIn("the largest piece without one has 200 MiB", self.text(".segments .facts"))
 
+    def test_blocks_have_the_addresses_of_the_file(self):
+        found = self.js("""
+            weirPage.onText("0x46400000");  // 1 GiB and 100 MiB: where the optimizer's state begins
+            const {recording, found} = weirPage.charts[0];
+            return [...found.keys()].filter((b) => found[b] === 1).map((b) => recording.purposeOf(b));""")
+        self.assertEqual(found, ["optimizer state"])
+
     def test_verdict_advice_and_chart_are_on_the_first_screen(self):
         for width, height in ((1400, 900), (390, 844)):
             for theme in ("light", "dark"):

@@ -147,6 +147,14 @@ TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
               IsEmpty());
 }
 
+TEST_F(LookCommands, WhatIsWrittenForPyTorchsViewerIsReadBack) {
+  const std::string trace = write("small.trace", kSmallTrace);
+  EXPECT_EQ(weir("timeline --to memory_viz -o=" + path("viz.json") + " " + trace).code, 0);
+  const Finished report = weir("report " + path("viz.json"));  // `-o=` names no file "=..."
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out, ContainsRegex("^At its peak, at .*, 3.00 MiB was live in 2 blocks\\."));
+}
+
 TEST_F(LookCommands, MarkdownShowsNamesAsTheyAre) {
   std::string snapshot = kRanOut;
   snapshot.replace(snapshot.find("\"forward\""), 9, "\"__call__\"");
