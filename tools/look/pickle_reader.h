@@ -4,8 +4,8 @@
 //
 // What would make anything else (an object, a call, bytes) is refused, so reading a file from
 // anywhere runs nothing. The file is read piece by piece. Dictionaries with the same keys keep them
-// once, as do lists of the same values; so a snapshot of 1 GB takes about as much memory, and any
-// file at most some forty times its size. Values that a file refers to twice are one value; a value
+// once, as do lists of the same values; so a snapshot takes one to two times its size, and any file
+// at most some forty times. Values that a file refers to twice are one value; a value
 // may contain itself.
 #pragma once
 
