@@ -44,6 +44,7 @@ Json held_json(const Held& held, std::ptrdiff_t step) {
 
 std::vector<std::string> texts(const std::vector<Advice>& advice) {
   std::vector<std::string> texts;
+  texts.reserve(advice.size());
   for (const Advice& each : advice) texts.push_back(each.evidence + " " + each.remedy);
   return texts;
 }
