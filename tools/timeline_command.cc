@@ -56,11 +56,12 @@ FILE is a recording, a trace (replayed on the simulated GPU first), or a snapsho
 PyTorch's. A file whose name ends with .gz is compressed.
 
   memory_viz  for https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py: FILE.pickle, or JSON
+  perfetto    for https://ui.perfetto.dev
   csv         a row for each block
   html        a page to look at in a browser; of two FILEs, both side by side
 
 Examples:
-  weir timeline run.weir --to html -o run.html
+  weir timeline run.weir --to perfetto -o run.perfetto
   weir timeline bench/traces/gnn.trace.gz --to memory_viz -o gnn.pickle
   weir timeline before.weir after.weir --to html -o compared.html
 
@@ -78,10 +79,13 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
       ->expected(1, 2)
       ->transform(not_empty());
   add_input_options(*timeline, command->input);
-  add_choice<std::optional<LookFormat>>(
-      *timeline, "--to", command->format,
-      {{"memory_viz", LookFormat::memory_viz}, {"csv", LookFormat::csv}, {"html", std::nullopt}},
-      "The format", one_of({"memory_viz", "csv", "html"}))
+  add_choice<std::optional<LookFormat>>(*timeline, "--to", command->format,
+                                        {{"memory_viz", LookFormat::memory_viz},
+                                         {"perfetto", LookFormat::perfetto},
+                                         {"csv", LookFormat::csv},
+                                         {"html", std::nullopt}},
+                                        "The format",
+                                        one_of({"memory_viz", "perfetto", "csv", "html"}))
       ->required();
   add_paths_option(*timeline, command->paths);
   add_file_output(*timeline, command->output);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `weir timeline`, `weir snapshot` and `weir convert` write, read by others: Python's pickle and
 json; PyTorch's own script (torch/cuda/_memory_viz.py), where it is found: in an installed PyTorch, or
-where PYTORCH_MEMORY_VIZ says.
+where PYTORCH_MEMORY_VIZ says; Perfetto's own messages, where the package perfetto is installed.
 
 usage: look_test.py WEIR TRACES_FOLDER
 """
@@ -201,6 +201,41 @@ class Look(unittest.TestCase):
             self.assertIn("Active Memory Timeline", script.trace_plot(snapshot))
             self.assertIn("Allocator State History", script.segment_plot(snapshot))
             self.assertIn("weir:0:stream", script.memory(snapshot, format_flamegraph=str))
+
+    def test_perfettos_own_messages_read_it(self):
+        try:
+            from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+        except ImportError:
+            self.skipTest("the Python package perfetto is not installed")
+        path = self.path("serve.perfetto")
+        run("timeline", self.trace("serve_multistream"), "--to", "perfetto", "-o", path)
+        trace = perfetto_trace_pb2.Trace()
+        with open(path, "rb") as file:
+            trace.ParseFromString(file.read())
+        tracks, names, open_slices, counters = {}, {}, {}, {}
+        for packet in trace.packet:
+            for name in packet.interned_data.event_names:
+                names[name.iid] = name.name
+            if packet.HasField("track_descriptor"):
+                tracks[packet.track_descriptor.uuid] = packet.track_descriptor
+            if not packet.HasField("track_event"):
+                continue
+            event = packet.track_event
+            track = tracks[event.track_uuid]
+            if event.type == event.TYPE_COUNTER:
+                self.assertTrue(track.HasField("counter"))
+                counters.setdefault(track.name, []).append(event.counter_value)
+            elif event.type == event.TYPE_SLICE_END:
+                self.assertLessEqual(open_slices[event.track_uuid].pop(), packet.timestamp)
+            else:
+                self.assertTrue(names[event.name_iid])
+                if event.type == event.TYPE_SLICE_BEGIN:
+                    open_slices.setdefault(event.track_uuid, []).append(packet.timestamp)
+        self.assertFalse(any(open_slices.values()))
+        segments = self.snapshots["serve_multistream"]["segments"]
+        self.assertEqual(counters["reserved"][-1], sum(s["total_size"] for s in segments))
+        self.assertEqual(counters["live"][-1], sum(s["allocated_size"] for s in segments))
+        self.assertIn("stream 0", [t.name for t in tracks.values()])
 
 
 def entry(action, address, size, time, stream=0, frames=()):

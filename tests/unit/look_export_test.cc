@@ -249,12 +249,16 @@ TEST(EveryFormat, NamesAllStreamsInWords) {
   made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, all).deallocate(kAt).wait(2, all);
   made.allocate(kAt, 512_B, 2);
   made.add({.kind = EventKind::host_wait, .other = all, .duration = 10_us});
+  const std::string perfetto = exported(made.recording, LookFormat::perfetto, "perfetto");
+  EXPECT_THAT(perfetto, HasSubstr("waits for all streams"));
+  EXPECT_THAT(perfetto, HasSubstr("host waits for all streams"));
   EXPECT_THAT(exported(made.recording, LookFormat::memory_viz, "memory_viz"),
               HasSubstr("fence of all streams"));
+  EXPECT_THAT(perfetto, Not(HasSubstr("stream all")));
 }
 
 TEST(EveryFormat, TakesAnEmptyRecording) {
-  for (const LookFormat format : {LookFormat::memory_viz, LookFormat::csv}) {
+  for (const LookFormat format : {LookFormat::memory_viz, LookFormat::perfetto, LookFormat::csv}) {
     EXPECT_FALSE(exported(Recording{}, format, "empty").empty());
   }
   const TemporaryFolder folder;

@@ -189,6 +189,7 @@ TEST_F(LookMemory, OfConvertingIsLittle) {
 }
 
 TEST_F(LookMemory, OfCsvIsLittle) { expect_little_timeline(LookFormat::csv, "out"); }
+TEST_F(LookMemory, OfPerfettoIsLittle) { expect_little_timeline(LookFormat::perfetto, "out"); }
 TEST_F(LookMemory, OfMemoryVizIsLittle) {
   expect_little_timeline(LookFormat::memory_viz, "out.pickle");
 }

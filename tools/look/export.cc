@@ -40,6 +40,9 @@ Status write(const Recording& recording, LookFormat format, const std::string& p
     case LookFormat::memory_viz:
       write_memory_viz(recording, lifetimes, path, *file);
       break;
+    case LookFormat::perfetto:
+      write_perfetto(recording, lifetimes, *file);
+      break;
     case LookFormat::csv:
       write_csv(recording, lifetimes, paths, *file);
       break;
@@ -79,6 +82,11 @@ Status export_timeline(const Recording& recording, LookFormat format, const std:
 
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
                        const std::string& path, Paths paths) {
+  if (format == LookFormat::perfetto) {
+    return Error(ErrorCode::invalid_argument,
+                 "perfetto shows time, and a snapshot has none: use memory_viz or csv, or "
+                 "`weir timeline`");
+  }
   return write(moment_of(recording, events), format, path, paths);
 }
 

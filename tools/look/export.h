@@ -14,7 +14,7 @@
 
 namespace weir {
 
-enum class LookFormat { memory_viz, csv };
+enum class LookFormat { memory_viz, perfetto, csv };
 
 // Writes all of the recording to the file `path`, which must not be the one it was read from.
 // memory_viz: a pickle if the name ends with ".pickle", JSON otherwise; any: compressed with gzip
@@ -23,7 +23,8 @@ enum class LookFormat { memory_viz, csv };
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
                        Paths paths = Paths::cut);
 
-// Writes what there is once the first `events` events have happened, likewise.
+// Writes what there is once the first `events` events have happened, likewise. Errors: and a format
+// that shows time only.
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
                        const std::string& path, Paths paths = Paths::cut);
 

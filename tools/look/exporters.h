@@ -21,6 +21,9 @@ namespace weir {
 void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
                       PlainWriter& writer, OutputFile& file);
 
+// Perfetto's own format, which https://ui.perfetto.dev opens.
+void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
+
 // A row for each block, after a row of column names.
 void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, Paths paths,
                OutputFile& file);
