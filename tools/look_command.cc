@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -50,10 +51,15 @@ Result<std::string> temporary_page(const std::string& source) {
 bool opened_in_browser(std::string page) {
   std::string opener = "xdg-open";
   std::array<char*, 3> arguments = {opener.data(), page.data(), nullptr};
+  // Where it finds no browser, each that it looked for would be a line of its own.
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
-  if (::posix_spawnp(&child, opener.c_str(), nullptr, nullptr, arguments.data(), environ) != 0) {
-    return false;
-  }
+  const int spawned =
+      ::posix_spawnp(&child, opener.c_str(), &actions, nullptr, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (spawned != 0) return false;
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
