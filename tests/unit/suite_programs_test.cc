@@ -192,7 +192,8 @@ TEST_F(SuiteTraces, OlderRmmLogsAndAFreeThatIsMissingAreReadToo) {
   const Result<Program> program = read_program(write("old.csv",
                                                      "Thread,Time,Action,Pointer,Size,Stream\r\n"
                                                      "1,10:00:00:000001,allocate,0xA0,8,0\r\n"
-                                                     "1,10:00:01:000001,allocate,a0,16,0\r\n"));
+                                                     "1,2024-05-01T10:00:01.000001,allocate,a0,"
+                                                     "16,0\r\n"));
   ASSERT_TRUE(program.ok()) << program.error().message();
   EXPECT_EQ(program->blocks, 2u);
   EXPECT_EQ(program->end_us, 1'000'000);

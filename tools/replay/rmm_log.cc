@@ -37,9 +37,14 @@ std::optional<std::uint64_t> address(std::string_view text) {
   return number(text, 16);
 }
 
-// "13:05:59.000123", or with a colon before the microseconds, as older versions wrote it.
+// "13:05:59.000123", or with a colon before the microseconds, as older versions wrote it; a date
+// may stand before it ("2026-11-28T13:05:59.000123").
 std::optional<std::int64_t> time_of_day_us(std::string_view text) {
   constexpr std::size_t kLength = std::string_view("HH:MM:SS.uuuuuu").size();
+  constexpr std::size_t kDate = std::string_view("YYYY-MM-DDT").size();
+  if (text.size() == kDate + kLength && (text[kDate - 1] == 'T' || text[kDate - 1] == ' ')) {
+    text.remove_prefix(kDate);
+  }
   if (text.size() != kLength || text[2] != ':' || text[5] != ':') return std::nullopt;
   if (text[8] != '.' && text[8] != ':') return std::nullopt;
   const auto hours = number(text.substr(0, 2)), minutes = number(text.substr(3, 2));
