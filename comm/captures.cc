@@ -5,15 +5,13 @@
 
 namespace weir {
 
-// Sends and receives differ from rank to rank, by their nature: of them ranks compare nothing.
-void CapturedOperations::add(const Operation& operation) {
-  ++count;
+// Sends and receives differ from rank to rank, by their nature, in number too: they do not count.
+// Of a rank's operation what it does not use may be anything.
+void CapturedOperations::add(const Operation& operation, int ranks) {
   if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) return;
-  for (const std::uint64_t word :
-       {static_cast<std::uint64_t>(operation.kind), operation.count,
-        static_cast<std::uint64_t>(operation.type), static_cast<std::uint64_t>(operation.reduction),
-        static_cast<std::uint64_t>(operation.peer)}) {
-    digest = (digest ^ word) * 0x100000001b3;
+  ++count;
+  for (const char each : operation.describe(ranks)) {
+    digest = (digest ^ static_cast<unsigned char>(each)) * 0x100000001b3;
   }
 }
 

@@ -19,9 +19,9 @@ namespace weir {
 // What was captured, for ranks to compare.
 struct CapturedOperations {
   std::uint64_t count = 0;
-  std::uint64_t digest = 0xcbf29ce484222325;  // FNV-1a (Fowler, Noll, Vo), a word at a time
+  std::uint64_t digest = 0xcbf29ce484222325;  // FNV-1a (Fowler, Noll, Vo) of what describes them
 
-  void add(const Operation& operation);
+  void add(const Operation& operation, int ranks);
   friend bool operator==(const CapturedOperations&, const CapturedOperations&) = default;
 };
 

@@ -102,6 +102,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Errors: invalid_argument (not prepared; a rank made another call); device.
   static constexpr std::size_t kMostSaid = 440;
   Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
+  // Memory of NCCL's; where there is too little, the heap first gives back what it holds idle, once
+  // the work on it is done. Errors: as Nccl::allocate_segment().
+  Result<Address> allocate_segment(Bytes bytes);
   // Errors: invalid_argument (graphs that captured its operations are alive still after 0.1 s).
   Status await_graphs() const;
   // Host-waits for its operations, and for what the stream holds, at most `host_timeout`. Errors:

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "comm/bounded.h"
 #include "comm/comm_state.h"
 #include "core/base/format.h"
 #include "weir/log.h"
@@ -71,7 +70,7 @@ Result<RegisteredBuffers> RegisteredBuffers::create(Communicator& communicator, 
 
 Result<RegisteredBuffers::Segment> RegisteredBuffers::make_segment() const {
   Nccl& nccl = communicator_->context.nccl;
-  const Result<Address> address = nccl.allocate_segment(bytes_);
+  const Result<Address> address = communicator_->allocate_segment(bytes_);
   if (!address) return address.error();
   const Result<RegistrationHandle> handle =
       nccl.register_range(communicator_->handle, *address, bytes_);
@@ -124,9 +123,9 @@ Status RegisteredBuffers::close() {
 Status RegisteredBuffers::end_segments() {
   const std::size_t count = segments_.size();
   CommState& state = *communicator_;
-  const std::optional<Status> ended = bounded(
-      state.options.host_timeout, [kept = state.owner, nccl = &state.context.nccl,
-                                   comm = state.handle, segments = std::exchange(segments_, {})] {
+  const std::optional<Status> ended = state.in_time(
+      state.options.host_timeout,
+      [nccl = &state.context.nccl, comm = state.handle, segments = std::exchange(segments_, {})] {
         Status first;
         for (const Segment& segment : segments) {
           Status status = nccl->deregister(comm, segment.registration);

@@ -151,7 +151,7 @@ Result<CommState::Point> CommState::leave(std::span<const Operation> group, cons
     return status().error();
   }
   if (captured == nullptr) return Point{.fence = *fenced, .stream = entered.stream};
-  for (const Operation& operation : group) captured->operations.add(operation);
+  for (const Operation& operation : group) captured->operations.add(operation, ranks);
   if (!fenced) return error(fenced.error());
   Result<std::vector<GraphNode>> nodes = context.device.capture_tips(entered.stream);
   if (!nodes) return std::move(nodes).error();

@@ -68,7 +68,7 @@ ExitCode run(const BenchCommand& command) {
 constexpr const char* kCommBenchFooter = R"(
 Sizes are bytes, or with K, M or G (1024 each). Examples:
   weir comm bench --ranks 4 -b 8 -e 1G -f 2
-  weir comm bench --operation all_gather,reduce_scatter -b 1M -e 64M -f 4 --captured
+  weir comm bench --operation all_gather -b 1M -e 64M -f 4 --captured
 
 docs/comm.md defines every option and column, docs/command.md what all commands have in common. Exit
 codes: 0 all is well; 1 wrong results; 2 a bad command line; 3 the ranks can't run, or a file can't
@@ -82,10 +82,13 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   CLI::App* bench = comm.add_subcommand(
       "bench", "Time collectives through Weir and through NCCL itself, in turns");
   add_ranks_options(*bench, command->ranks);
-  bench->add_option("--operation", command->operations, "Some of them, between commas; sums")
+  bench
+      ->add_option("--operation", command->operations,
+                   "Some of all_reduce, all_gather and reduce_scatter, between commas; sums")
       ->delimiter(',')
-      ->check(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter"}))
-      ->type_name("all_reduce|all_gather|reduce_scatter")
+      ->check(CLI::Validator(CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter"}))
+                  .description(""))
+      ->type_name("NAME,...")
       ->default_str("all_reduce");
   bench->add_option("-b,--minbytes", command->least, "The first size")->capture_default_str();
   bench->add_option("-e,--maxbytes", command->most, "The last size")->capture_default_str();

@@ -231,6 +231,42 @@ TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {
   });
 }
 
+class CapturedPipeline : public CapturedCollectives {
+ protected:
+  CapturedPipeline() : CapturedCollectives({}, 3) {}
+};
+
+// The ranks at its ends have one operation, those between two.
+TEST_F(CapturedPipeline, MayHaveAnotherNumberOfSendsOnEachRank) {
+  create();
+  prepare();
+  on_all([&](Rank& rank) {
+    const int last = static_cast<int>(ranks_.size()) - 1;
+    GraphPool pool(*rank.heap);
+    void* const block = rank.allocate(kSize, rank.compute);
+    rank.write(rank.compute, block, kSize);
+    CaptureScope capture = begin(rank, pool);
+    std::vector<Operation> group;
+    if (rank.number < last) {
+      group.push_back({.kind = OperationKind::send,
+                       .send = block,
+                       .count = kSize.count / 4,
+                       .peer = rank.number + 1});
+    }
+    void* const from_before = rank.allocate(kSize, rank.compute);
+    if (rank.number > 0) {
+      group.push_back({.kind = OperationKind::receive,
+                       .receive = from_before,
+                       .count = kSize.count / 4,
+                       .peer = rank.number - 1});
+    }
+    expect_ok(rank.comm->run(group, rank.compute));
+    rank.free(from_before);
+    expect_ok(rank.comm->end_capture(capture));
+    rank.free(block);
+  });
+}
+
 // The digest of operations begins anew with each capture.
 TEST_F(CapturedCollectives, ThatAreTheSameAreLaunchedAfterOnesThatDiffered) {
   create();

@@ -102,7 +102,10 @@ TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
     expect_ok(all.reduce_scatter(each, one, kLargeCount, type, ReduceOp::max, compute));
     expect_ok(all.broadcast(one, one, kLargeCount, type, 1, compute));
     expect_ok(all.reduce(one, one, kLargeCount, type, ReduceOp::average, 0, compute));
-    expect_ok(all.all_to_all(each, each, kLargeCount, type, compute));
+    void* const from_each = rank.allocate(kLargeSize * 2, rank.compute);
+    rank.write(rank.compute, from_each, kLargeSize * 2);
+    expect_ok(all.all_to_all(from_each, each, kLargeCount, type, compute));
+    rank.free(from_each);
     const Operation pair[] = {
         {.kind = OperationKind::send, .send = one, .count = kLargeCount, .peer = other},
         {.kind = OperationKind::receive, .receive = each, .count = kLargeCount, .peer = other}};

@@ -180,14 +180,15 @@ TEST_P(CommFaults, AreTold) {
   EXPECT_EQ(silent, GetParam().silent);
 }
 
-// Silent are: a region of the device heap, which is asked for again, smaller; what goes back later
+// Silent are: a region of the device heap, which is asked for again, smaller; a segment for NCCL,
+// which is asked for again once the heap gave back what it holds idle; what goes back later
 // (unmap, destroy_event); events and queries of work that a graph pool settles, or that is asked
 // about again; and a fence that can't be taken now, as the block takes it when it is deallocated.
 INSTANTIATE_TEST_SUITE_P(
     Calls, CommFaults,
     testing::Values(Calls{DeviceCall::reserve, 2, 1}, Calls{DeviceCall::create, 1},
                     Calls{DeviceCall::map, 2}, Calls{DeviceCall::set_access, 2},
-                    Calls{DeviceCall::unmap, 1, 1}, Calls{DeviceCall::allocate_segment, 2},
+                    Calls{DeviceCall::unmap, 1, 1}, Calls{DeviceCall::allocate_segment, 2, 1},
                     Calls{DeviceCall::free_segment, 2}, Calls{DeviceCall::create_event, 22, 9},
                     Calls{DeviceCall::destroy_event, 6, 5}, Calls{DeviceCall::record, 25, 9},
                     Calls{DeviceCall::wait, 10, 2}, Calls{DeviceCall::query, 9, 3},

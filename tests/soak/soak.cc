@@ -264,6 +264,7 @@ class Session {
     }
     if (!streams.empty()) fill_device(streams[0]);
     pools.clear();
+    if (!world_.heap().trim(0_B, Trim::waits).ok()) complain("warm-up: memory stays");
     for (const Stream stream : streams) {
       if (!world_.heap().retire(stream)) complain("warm-up: a stream is not retired");
       if (!machine_.gpu().destroy_stream(stream)) complain("warm-up: a stream does not go");

@@ -134,7 +134,7 @@ const std::vector<Command> kCommands = {
                     {"-e,--maxbytes", kSize, {"1e18"}},
                     {"-f,--stepfactor", "from 2 to 1000000000", {"1", "1000000001", "1.5"}},
                     {"-n,--iters", "from 1 to 10000", {"0", "10001"}}},
-     .others = {"--device", "--overlap", "--captured", "--compare", "--to"}},
+     .others = {"--operation", "--device", "--overlap", "--captured", "--compare", "--to"}},
     {.name = "comm scenario",
      .needs = "A --device sim",
      .outputs = {"-o,--output", "--json"},

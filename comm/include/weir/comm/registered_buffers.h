@@ -47,7 +47,10 @@ class RegisteredBuffers {
   ~RegisteredBuffers();
 
   std::size_t size() const { return segments_.size(); }  // the number of buffers
-  void* operator[](std::size_t number) const { return segments_[number].address.pointer(); }
+  // Null: there is none of that number, or they are closed.
+  void* operator[](std::size_t number) const {
+    return number < segments_.size() ? segments_[number].address.pointer() : nullptr;
+  }
   Bytes bytes() const { return bytes_; }  // the size of each buffer
 
   // Host-waits for the communicator's operations and for what the stream holds, then deregisters
