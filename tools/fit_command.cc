@@ -190,6 +190,10 @@ ExitCode run(const FitCommand& command) {
     const Result<Bytes> bytes = parse_bytes(command.gpu);
     if (!bytes)
       return exit_code_of(Error(bytes.error().code(), "--gpu: " + bytes.error().message()));
+    if (*bytes == 0_B) {
+      return exit_code_of(
+          Error(ErrorCode::invalid_argument, "--gpu: 0 B is no memory; leave it out to name none"));
+    }
     gpu = *bytes;
   }
   Result<ResultOutput> output = ResultOutput::open(command.result);

@@ -174,6 +174,21 @@ TEST_F(BenchCommand, FitSaysWithWhichAllocatorAProgramFits) {
   EXPECT_THAT(any.out, AllOf(HasSubstr("330 MiB"), Not(HasSubstr("may grow"))));
 }
 
+// More than any GPU has: the answer is no, not an error.
+TEST_F(BenchCommand, FitAnswersForProgramsOfAnySize) {
+  const std::string trace = write("large.trace",
+                                  "a 0 214748364800 0 0\n"
+                                  "a 1 214748364800 0 10\n"
+                                  "f 0 214748364800 0 20\n");
+  const Finished none = weir("fit --gpu 80GiB " + trace);
+  EXPECT_EQ(none.code, 1) << none.err;
+  const Json fits = json_of(weir("fit --gpu 1TiB --json " + trace));
+  for (const Json& each : fits["allocators"]) {
+    EXPECT_TRUE(each["fits"].get<bool>()) << each;
+  }
+  EXPECT_EQ(weir("fit --gpu 0 " + trace).code, 2);
+}
+
 TEST_F(BenchCommand, AFileThatCannotBeReadEndsNothing) {
   const std::string bad = write("bad.trace", "a 0\n"), good = write("good.trace", kSmallTrace);
   const Finished run = weir("bench --memory-only --allocator weir " + bad + " " + good);

@@ -62,7 +62,7 @@ class Heap {
 class SimulatedWeir final : public SuiteAllocator {
  public:
   static Result<std::unique_ptr<SuiteAllocator>> make(std::uint32_t streams, Bytes limit) {
-    auto made = std::unique_ptr<SimulatedWeir>(new SimulatedWeir());
+    auto made = std::unique_ptr<SimulatedWeir>(new SimulatedWeir(limit));
     made->heap_.set_limit(limit);
     for (std::uint32_t i = 0; i < streams; ++i) {
       const Result<Stream> stream = made->device_->new_stream();
@@ -125,13 +125,16 @@ class SimulatedWeir final : public SuiteAllocator {
   }
 
  private:
-  SimulatedWeir() = default;
+  // The device is never smaller than what the program may have.
+  explicit SimulatedWeir(Bytes limit)
+      : device_(make_sim_replay_device(std::clamp(limit, SimOptions{}.memory, kMostMemory))) {}
+  static constexpr Bytes kMostMemory{std::uint64_t{16} << 40};
   Nanoseconds at(std::int64_t time_us) const { return start_ + Nanoseconds{time_us * 1000}; }
   static BlockUse use_of(void* block, const ProgramCall& call) {
     return {block, Bytes{call.bytes}, call.block + std::uint64_t{1}};
   }
 
-  const std::unique_ptr<ReplayDevice> device_ = make_sim_replay_device();
+  const std::unique_ptr<ReplayDevice> device_;
   Heap heap_{device_->device()};
   std::vector<Stream> streams_;
   Nanoseconds start_;                    // of the program, on the device's clock
