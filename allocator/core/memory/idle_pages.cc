@@ -142,6 +142,7 @@ Status IdlePages::forget(Page& page) {
 void IdlePages::forget_if_empty(bool complete) {
   if (!heap_.tables.is_empty()) return;
   heap_.placer.forget_places();
+  heap_.tables.tiles.give_back_spare();
   heap_.timelines.drop_events(complete);
   if (complete) heap_.tables.held = {};
 }

@@ -51,9 +51,9 @@ class IdlePages {
 
   // Removes a page that is idle and sleeps.
   Status forget(Page& page);
-  // If the heap has no pages, drops the places that requests were given, and old events: a program
-  // that makes other requests later would hold both for ever. `complete`: those events too that
-  // the device, when asked, says are complete.
+  // If the heap has no pages, drops the places that requests were given, spare records and old
+  // events: a program that makes other requests later would hold them for ever. `complete`: those
+  // events too that the device, when asked, says are complete.
   void forget_if_empty(bool complete = false);
   // forget_if_empty(), and unreserves the addresses. Call only if no pointer into the heap can be
   // used again.

@@ -17,7 +17,7 @@ std::uint32_t most_notes() { return without(Mechanism::notes) ? 1 : Tiles::kMost
 
 Tiles::~Tiles() {
   while (!regions_.empty()) remove_region(regions_.begin()->first);
-  index_.give_back_records(spare_);
+  give_back_spare();
 }
 
 Tile* Tiles::take_record() {

@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/thread_annotations.h"
@@ -39,6 +40,8 @@ class Tiles {
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
+  // Records that are not in use go back to the index, for other page heaps.
+  void give_back_spare() { index_.give_back_records(std::exchange(spare_, nullptr)); }
   // Addresses that were just reserved: vacant.
   void add_region(Range region);
   // The region that begins there goes, with its tiles.
