@@ -328,7 +328,7 @@ void PickleParser::extend(Kept& into, Values values, Values keys) {
       into.room = static_cast<std::uint32_t>(room);
     }
     std::copy(values.begin(), values.end(), into.values + into.size);
-    std::copy(keys.begin(), keys.end(), into.keys + into.size);
+    if (!keys.empty()) std::copy(keys.begin(), keys.end(), into.keys + into.size);
   }
   into.size = static_cast<std::uint32_t>(size);
 }
