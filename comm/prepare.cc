@@ -156,8 +156,7 @@ CommState::Entry CommState::captured(std::uint64_t capture) {
 }
 
 // A rank says why its capture failed, after a '!', or what it captured of each communicator, after
-// an '='. It
-// says it once, so that no order of communicators has to be the same on all ranks.
+// an '='. It says it once, so that no order of communicators has to be the same on all ranks.
 Status agree(CommState& comm, std::uint64_t capture, Status mine,
              const std::vector<std::shared_ptr<CommState>>& others) {
   using Entry = CommState::Entry;

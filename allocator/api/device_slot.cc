@@ -35,6 +35,10 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
 
 Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number,
                                                      std::unique_ptr<Device> device) {
+  if (device == nullptr) {
+    return Error(ErrorCode::invalid_argument,
+                 "Allocator: device " + std::to_string(number) + " of those given is null");
+  }
   Result<std::unique_ptr<DeviceSlot>> slot = open(config, number, *device);
   if (slot.ok()) slot.value()->owned_ = std::move(device);
   return slot;

@@ -406,6 +406,14 @@ TEST_F(ValidatingAllocatorDeathTest, ABrokenHeapEndsTheProcessAfterEachCallThatV
   allocator_.deallocate(block_);
 }
 
+TEST(AllocatorConfig, ADeviceThatIsNullIsNamed) {
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::make_unique<SimDevice>());
+  devices.push_back(nullptr);
+  EXPECT_THAT(thrown_by<Exception>([&] { const Allocator allocator(std::move(devices)); }),
+              HasSubstr("device 1 of those given is null"));
+}
+
 TEST(AllocatorConfig, ADeviceThatIsOpenedIsLoggedWithItsName) {
   const test::TemporaryFolder folder;
   Config config;
