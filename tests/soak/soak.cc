@@ -351,10 +351,20 @@ class Session {
                  static_cast<std::uint64_t>(ledger.pages + ledger.segments));
     if (const SimDevice* const sim = machine_.sim()) {
       expect_equal("reserved_bytes", is.reserved_bytes.current, sim->physical_bytes().count);
-      expect_equal("mappings", is.mappings.current, sim->live().mappings);
+      expect_equal("mappings", is.mappings.current + segments_not_in_use(), sim->live().mappings);
       look_at_pages(*sim, live);
     }
     look_at_findings();
+  }
+
+  // A segment of plain memory that the device refused to free waits for its next use: the heap
+  // counts no mapping of it, and the device one.
+  std::uint64_t segments_not_in_use() const {
+    std::uint64_t segments = 0;
+    for (const PageInfo& page : world_.allocator.snapshot(0).pages) {
+      segments += page.memory == MemoryKind::plain && page.mappings == 0 ? 1 : 0;
+    }
+    return segments;
   }
 
   // No two live blocks have a byte of physical memory in common.

@@ -337,6 +337,11 @@ TEST_F(PlainPool, SaysWhatTheDeviceRefusesToTakeBack) {
   const Result<Bytes> gone = heap_.trim();
   ASSERT_FALSE(gone.ok());
   EXPECT_THAT(gone.error().message(), HasSubstr("free_segment"));
+  // No block can be there until it is used again, so it counts as not mapped.
+  EXPECT_EQ(heap_.statistics().mappings.current, 0u);
+  EXPECT_EQ(device_.live().mappings, 1u);
+  ASSERT_EQ(heap_.snapshot().pages.size(), 1u);
+  EXPECT_EQ(heap_.snapshot().pages.front().mappings, 0u);
   const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
   free(heap_, allocate_in_pool(40_MiB));  // it is there all the same
   EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), before);
