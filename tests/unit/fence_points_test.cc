@@ -255,6 +255,24 @@ TEST_F(FencePoints, MeanNothingInACaptureAndAreRefusedWithoutBreakingIt) {
   launch(graph, a_);
 }
 
+TEST_F(FencePoints, WhatACaptureLeavesWaitsForItsUsersWorkAfterTheCapture) {
+  GraphPool pool(*heap_);
+  CaptureScope capture = begin(pool, a_);
+  void* const output = written(4_MiB, a_);
+  order(a_, b_);
+  EXPECT_TRUE(heap_->record_stream(output, b_).ok());
+  order(b_, a_);
+  {
+    Graph graph = end(capture);
+    launch(graph, a_);
+  }
+  order(a_, b_);
+  touch(b_, Reads(output, 4_MiB), 1_ms);
+  free(output);
+  heap_->set_limit(device_.physical_bytes());
+  free(written(4_MiB, c_));  // no race, though there is no other memory
+}
+
 TEST_F(FencePoints, TheEventThatCannotBeRecordedIsAnErrorAndTheBlockStays) {
   void* const block = written(4_MiB, a_);
   device_.fail(DeviceCall::record, 1);

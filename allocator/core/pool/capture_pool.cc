@@ -89,15 +89,16 @@ Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user,
     return false;
   } else if (Status noted = live.note_use(by, fenced); !noted) {
     return std::move(noted).error();
-  } else if (captured && fenced == LiveBlock::Fenced::at_free &&
-             (!capture_ || live.epoch() != capture_->epoch)) {
-    // It outlives the capture, after which the stream may still use it.
-    const TimelineId later = timelines().of(user);
-    live.add_user(later);
-    eager_work_.note_user(later);
   }
   if (captured) {
     if (capture_) capture_->note_use(user);
+    if (fenced == LiveBlock::Fenced::now) return true;
+    // What outlives the capture the stream may use after it, too.
+    if (capture_) {
+      capture_->users.emplace_back(block, user);
+    } else {
+      note_user_after(block, user);  // it ended just now
+    }
     return true;
   }
   note_touched();
@@ -211,6 +212,7 @@ void CapturePool::end_capture_locked() {
   shared_.observer.emit({.kind = EventKind::capture_end, .pool = id()});
   pages().idle()->settle_kept(ended.keeps);
   if (ended.keeps && ended.watches && ended.watched == 0) graphs_.note_unwatched();
+  for (const auto& [block, user] : ended.users) note_user_after(block, user);
   free_deferred_locked();
   graphs_.end_lingering();
   if (graphs_.count() == 0) graphs_.begin_to_linger();  // the last graph may have gone meanwhile
@@ -336,6 +338,15 @@ Result<Bytes> CapturePool::try_give_to_driver(Bytes wanted) {
 void CapturePool::note_touched() {
   settled_ = false;
   enter_as_sparing();
+}
+
+// (If there is another block by now, its free takes a fence for nothing.)
+void CapturePool::note_user_after(Address block, Stream user) {
+  const TimelineId later = timelines().of(user);
+  eager_work_.note_user(later);
+  StreamHeap* const heap = heap_with(block);
+  if (heap == nullptr) return;
+  if (const LiveBlock live = heap->live(block, &timelines())) live.add_user(later);
 }
 
 void CapturePool::enter_as_sparing() {

@@ -26,6 +26,7 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "core/base/mutex.h"
@@ -147,6 +148,7 @@ class CapturePool final : private OnPoolEvents,
     bool several_streams = false;  // use it
     std::uint64_t served = 0;      // the driver's number; 0: none yet
     std::uint64_t watched = 0;     // the driver's number, once its graph is watched
+    std::vector<std::pair<Address, Stream>> users;  // that record_stream() named
 
     // May another capture take its place?
     bool may_be_replaced(bool told) const { return paused && !told && !several_streams; }
@@ -157,6 +159,7 @@ class CapturePool final : private OnPoolEvents,
   };
 
   void end_capture_locked() WEIR_REQUIRES(mutex_);
+  void note_user_after(Address block, Stream user) WEIR_REQUIRES(mutex_);
   // Something happens in the pool: there may be points to settle, and idle memory.
   void note_touched() WEIR_REQUIRES(mutex_);
   void enter_as_sparing();
