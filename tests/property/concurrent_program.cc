@@ -52,7 +52,7 @@ void check_end(World& world, Worker& main, std::vector<std::string>& complaints)
 Outcome run(const Scenario& scenario) {
   World world(scenario);
   if (scenario.frees_when_out_of_memory) {
-    world.heap->on_out_of_memory([](Bytes) {
+    world.heap->on_shortage(Shortage::out_of_memory, [](Bytes) {
       if (Worker* const worker = Worker::of_this_thread()) worker->free_something();
     });
   }

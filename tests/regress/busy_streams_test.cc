@@ -25,7 +25,7 @@ TEST(BusyStream, WhatACallbackFreesOnItServesTheRetry) {
     DeviceHeap heap(device, {.limit = 64_MiB});
     const Stream asking = device.new_stream(), busy = device.new_stream();
     void* cache = heap.allocate(40_MiB, busy).value();
-    heap.on_out_of_memory([&](Bytes) {
+    heap.on_shortage(Shortage::out_of_memory, [&](Bytes) {
       EXPECT_TRUE(heap.deallocate(cache).ok());  // null the second time
       cache = nullptr;
     });

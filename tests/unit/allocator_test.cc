@@ -187,7 +187,7 @@ TEST_F(AllocatorTest, TheCallbackMayFreeWhatARequestNeeds) {
   allocator_.set_limit(16_MiB);
   void* held = allocator_.allocate(12_MiB, compute_);
   Bytes asked;
-  allocator_.heap().on_out_of_memory([&](Bytes requested) {
+  allocator_.heap().on_shortage(Shortage::out_of_memory, [&](Bytes requested) {
     asked = requested;
     allocator_.deallocate(std::exchange(held, nullptr));
   });

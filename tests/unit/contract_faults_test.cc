@@ -94,8 +94,8 @@ TEST_F(CoreFaults, WaitsThatNoRequestCausedAreCounted) {
   write(a_, allocate(heap_, kBlock, a_), kBlock, 1_ms);
   ASSERT_TRUE(heap_.order(a_, b_).ok());
   EXPECT_EQ(heap_.statistics().stream_waits, 1u);
-  const Result<Fence> fence = heap_.take_fence({}, a_);
-  ASSERT_TRUE(fence.ok());
+  const std::optional<Fence> fence = heap_.fence_use({}, a_, true).value();
+  ASSERT_TRUE(fence);
   ASSERT_TRUE(heap_.wait(c_, *fence).ok());
   EXPECT_EQ(heap_.statistics().stream_waits, 2u);
   // A graph waits for eager work on its pool's memory, and a warm-up for graphs.

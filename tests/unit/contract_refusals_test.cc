@@ -40,13 +40,12 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
   expect_refused(heap_.allocate(100_B, all), "allocate");
   expect_refused(heap_.fence(std::span(both, 1), all), "fence");
   expect_refused(heap_.fence(both, all), "fence");
-  expect_refused(heap_.take_fence(both, all), "take_fence");
   const void* const inside[] = {x};
   expect_refused(heap_.fence_use(inside, all, true), "fence_use");
   expect_refused(heap_.record_stream(x, all), "record_stream");
   expect_refused(heap_.order(a_, all), "order");
   expect_refused(heap_.order(all, a_), "order");
-  expect_refused(heap_.wait(all, heap_.take_fence({}, a_).value()), "wait");
+  expect_refused(heap_.wait(all, heap_.fence_use({}, a_, true).value().value()), "wait");
   expect_refused(heap_.retire(all), "retire");
   GraphPool pool(heap_);
   Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });

@@ -93,7 +93,7 @@ TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
   DeviceHeap heap(device_, {.limit = 64_MiB});
   void* cache = allocate(heap, 48_MiB, a_);
   std::vector<Bytes> asked;
-  heap.on_out_of_memory([&](Bytes requested) {
+  heap.on_shortage(Shortage::out_of_memory, [&](Bytes requested) {
     asked.push_back(requested);
     EXPECT_THAT(heap.validate(), IsEmpty());  // no lock is held
     free(heap, std::exchange(cache, nullptr));
@@ -110,7 +110,7 @@ TEST_F(HeapOutOfMemory, WhatACallbackFreesMayBeCached) {
   std::vector<void*> cache;
   for (int i = 0; i < 4; ++i) cache.push_back(allocate(heap, 16_MiB, a_));
   device_.finish();
-  heap.on_out_of_memory([&](Bytes) {
+  heap.on_shortage(Shortage::out_of_memory, [&](Bytes) {
     for (void* const block : std::exchange(cache, {})) free(heap, block);
   });
   EXPECT_NE(allocate(heap, 64_MiB, b_), nullptr);
@@ -120,8 +120,8 @@ TEST_F(HeapOutOfMemory, WhatACallbackFreesMayBeCached) {
 TEST_F(HeapOutOfMemory, CallbacksThatFreeNothingAreCalledOnceEach) {
   DeviceHeap heap(device_, {.limit = 16_MiB});
   int first = 0, second = 0;
-  heap.on_out_of_memory([&](Bytes) { ++first; });
-  heap.on_out_of_memory([&](Bytes) { ++second; });
+  heap.on_shortage(Shortage::out_of_memory, [&](Bytes) { ++first; });
+  heap.on_shortage(Shortage::out_of_memory, [&](Bytes) { ++second; });
   EXPECT_FALSE(heap.allocate(32_MiB, a_).ok());
   EXPECT_EQ(first, 1);
   EXPECT_EQ(second, 1);
@@ -135,7 +135,7 @@ TEST_F(HeapOutOfMemory, WhatIsFreedAtAMissServesTheRequest) {
     std::vector<void*> cache;
     for (int i = 0; i < 3; ++i) cache.push_back(allocate(heap, 32_MiB, a_));
     int misses = 0;
-    heap.on_miss([&] {
+    heap.on_shortage(Shortage::miss, [&](Bytes) {
       ++misses;
       EXPECT_THAT(heap.validate(), IsEmpty());  // no lock is held
       if (cache.empty()) return;
@@ -154,7 +154,7 @@ TEST_F(HeapOutOfMemory, WhatIsFreedAtAMissServesTheRequest) {
 TEST_F(HeapOutOfMemory, ARequestThatFailsCallsCallbacksAtAMissOnce) {
   DeviceHeap heap(device_, {.limit = 16_MiB});
   int misses = 0;
-  heap.on_miss([&] { ++misses; });
+  heap.on_shortage(Shortage::miss, [&](Bytes) { ++misses; });
   EXPECT_FALSE(heap.allocate(32_MiB, a_).ok());
   EXPECT_EQ(misses, 1);
 }
@@ -239,7 +239,7 @@ TEST_F(HeapOnASharedDevice, ARefusedRequestIsTriedTwiceAndOnceMoreAfterTheCallba
     return device_.calls(DeviceCall::create) - before;
   };
   const std::uint64_t without = creates();
-  heap.on_out_of_memory([](Bytes) {});
+  heap.on_shortage(Shortage::out_of_memory, [](Bytes) {});
   EXPECT_GT(without, 0u);
   EXPECT_EQ(creates() * 2, without * 3);
   EXPECT_TRUE(device_.release(others).ok());

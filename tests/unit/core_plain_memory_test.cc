@@ -282,7 +282,7 @@ TEST_F(PlainPool, IdleMemoryOfTheOtherKindGoesRatherThanBeOutOfMemory) {
 // Memory that has to be waited for, too; and what a callback frees, of whichever kind.
 TEST_F(PlainPool, WhatTheProgramFreesWhenItIsAskedServesRequestsOfTheOtherKind) {
   void* kept = nullptr;
-  heap_.on_out_of_memory([&](Bytes) {
+  heap_.on_shortage(Shortage::out_of_memory, [&](Bytes) {
     if (kept != nullptr) free(heap_, std::exchange(kept, nullptr));
   });
   kept = allocate(heap_, 800_MiB, other_);
@@ -384,7 +384,7 @@ TEST_F(PlainPool, WhatWasInUseWhenItWasFreedGoesWithTheNextFreeOverALimit) {
 
 TEST_F(PlainPool, ARequestWithinItsRequestsCallbackIsOfTheHeapsOwnKind) {
   void* inner = nullptr;
-  heap_.on_out_of_memory([&](Bytes) {
+  heap_.on_shortage(Shortage::out_of_memory, [&](Bytes) {
     if (inner == nullptr) inner = allocate(heap_, 1_MiB, one_);
   });
   void* const paged = allocate(heap_, 500_MiB, one_);
@@ -532,7 +532,7 @@ TEST_F(PlainMemory, ASegmentWithinAHairOfThePeakIsHadOnce) {
 }
 
 TEST_F(PlainMemory, ASegmentThatTheDeviceDoesNotHaveIsAskedForOnceInEachTry) {
-  heap_.on_out_of_memory([](Bytes) {});  // one more try
+  heap_.on_shortage(Shortage::out_of_memory, [](Bytes) {});  // one more try
   void* const most = allocate(heap_, 1_GiB - 1_MiB, one_);
   const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
   EXPECT_FALSE(heap_.allocate(2_MiB, one_).ok());

@@ -10,9 +10,10 @@ namespace {
 class FencePoints : public test::GraphPools {
  protected:
   Fence take(std::initializer_list<void*> blocks, Stream user) {
-    const Result<Fence> fence = heap_->take_fence({blocks.begin(), blocks.size()}, user);
+    const std::vector<const void*> inside(blocks.begin(), blocks.end());
+    const Result<std::optional<Fence>> fence = heap_->fence_use(inside, user, /*exact=*/true);
     EXPECT_TRUE(fence.ok()) << (fence.ok() ? "" : fence.error().message());
-    return fence.ok() ? *fence : Fence{};
+    return fence.ok() && *fence ? **fence : Fence{};
   }
   void wait(Stream waiter, Fence fence) {
     const Status waited = heap_->wait(waiter, fence);
@@ -233,7 +234,7 @@ TEST_F(FencePoints, WhatIsNoBlockIsNamedAndNothingIsFenced) {
   int host = 0;
   void* const block = written(4_MiB, a_);
   void* const blocks[] = {block, &host};
-  expect_error(heap_->take_fence(blocks, b_), ErrorCode::unknown_pointer, "take_fence");
+  expect_error(heap_->fence(blocks, b_), ErrorCode::unknown_pointer, "fence");
   free(block);
   const std::uint64_t waits = device_.calls(DeviceCall::wait);
   free(written(4_MiB, a_));
@@ -245,7 +246,7 @@ TEST_F(FencePoints, MeanNothingInACaptureAndAreRefusedWithoutBreakingIt) {
   const Fence eager = take({}, b_);
   GraphPool pool(*heap_);
   CaptureScope capture = begin(pool, a_);
-  expect_error(heap_->take_fence({}, a_), ErrorCode::capture, "being captured");
+  EXPECT_FALSE(heap_->fence_use({}, a_, /*exact=*/true).value());  // the graph's edge
   expect_error(heap_->wait(a_, eager), ErrorCode::capture, "being captured");
   expect_error(heap_->order(a_, b_), ErrorCode::capture, "being captured");
   expect_error(heap_->order(b_, a_), ErrorCode::capture, "being captured");
@@ -277,7 +278,7 @@ TEST_F(FencePoints, TheEventThatCannotBeRecordedIsAnErrorAndTheBlockStays) {
   void* const block = written(4_MiB, a_);
   device_.fail(DeviceCall::record, 1);
   void* const blocks[] = {block};
-  expect_error(heap_->take_fence(blocks, b_), ErrorCode::device, "record");
+  expect_error(heap_->fence(blocks, b_), ErrorCode::device, "record");
   free(block);
 }
 

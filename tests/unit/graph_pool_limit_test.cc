@@ -59,7 +59,7 @@ TEST_F(GraphPoolLimit, OneAByteBelowWhatIsHeldIsKeptTo) {
 
 TEST_F(GraphPoolLimit, WhatIsTakenOfFreeMemoryMakesNoPoolGrow) {
   int short_of_memory = 0;
-  heap_->on_out_of_memory([&](Bytes) { ++short_of_memory; });
+  heap_->on_shortage(Shortage::out_of_memory, [&](Bytes) { ++short_of_memory; });
   for (const MemoryKind memory : {MemoryKind::pages, MemoryKind::plain}) {
     GraphPool pool(*heap_, {.memory = memory});
     void* const block = *pool.allocate(20_MiB, a_);

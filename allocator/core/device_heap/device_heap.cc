@@ -227,9 +227,6 @@ Status DeviceHeap::retire(Stream stream) { return impl_->entrance.retire(stream)
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
   return impl_->fences.fence(blocks, user);
 }
-Result<Fence> DeviceHeap::take_fence(std::span<void* const> blocks, Stream user) {
-  return impl_->fences.take_fence(blocks, user);
-}
 Result<std::optional<Fence>> DeviceHeap::fence_use(std::span<const void* const> pointers,
                                                    Stream user, bool exact) {
   return impl_->fences.fence_use(pointers, user, exact);
@@ -290,10 +287,9 @@ HeapOptions DeviceHeap::options() const {
   options.limit = impl_->budget.limit();
   return options;
 }
-void DeviceHeap::on_out_of_memory(OutOfMemoryCallback callback) {
-  impl_->ladder.on_out_of_memory(std::move(callback));
+void DeviceHeap::on_shortage(Shortage when, ShortageCallback callback) {
+  impl_->ladder.callbacks(when).add(std::move(callback));
 }
-void DeviceHeap::on_miss(MissCallback callback) { impl_->ladder.on_miss(std::move(callback)); }
 
 Statistics DeviceHeap::statistics() const { return impl_->view.statistics(); }
 void DeviceHeap::reset_peaks() { impl_->view.reset_peaks(); }

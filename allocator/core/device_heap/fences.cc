@@ -66,27 +66,25 @@ bool Fences::differ(std::span<void* const> blocks) const {
          });
 }
 
-Result<Fence> Fences::fence_together(std::span<void* const> blocks, Stream user, const char* call,
-                                     bool may_be_implied) {
+Status Fences::fence_together(std::span<void* const> blocks, Stream user) {
   std::vector<std::pair<StreamHeap*, Address>> used;
   for (void* const block : blocks) {
     if (block == nullptr) continue;  // what allocate() gives for zero bytes
-    Result<StreamHeap*> owner = pools_.heap_of(block, call);
+    Result<StreamHeap*> owner = pools_.heap_of(block, "fence");
     if (!owner) return std::move(owner).error();
     used.emplace_back(*owner, Address::of(block));
   }
   // On the blocks' own stream it is implied by deallocate().
-  const StreamHeap* const own = may_be_implied ? pools_.own().find(user.id) : nullptr;
+  const StreamHeap* const own = pools_.own().find(user.id);
   const bool implied =
-      may_be_implied &&
       std::all_of(used.begin(), used.end(), [&](const auto& each) { return each.first == own; });
   const TimelineId timeline = timelines_.of(user);
   Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
-  if (!fence) return fence;
+  if (!fence) return std::move(fence).error();
   for (const auto& [heap, block] : used) {
     if (const LiveBlock live = heap->live(block, &timelines_)) live.add(*fence);
   }
-  return fence;
+  return {};
 }
 
 Status Fences::fence(std::span<void* const> blocks, Stream user) {
@@ -95,18 +93,7 @@ Status Fences::fence(std::span<void* const> blocks, Stream user) {
     return note_use(blocks[0], user, Fenced::now, "fence");
   }
   if (differ(blocks)) return fence_each(blocks, user);
-  if (blocks.empty()) return {};
-  const Result<Fence> fence = fence_together(blocks, user, "fence", /*may_be_implied=*/true);
-  return fence ? Status{} : Status(fence.error());
-}
-
-Result<Fence> Fences::take_fence(std::span<void* const> blocks, Stream user) {
-  if (Status eager = refuse(user, "take_fence"); !eager) return std::move(eager).error();
-  if (differ(blocks)) {
-    if (Status fenced = fence_each(blocks, user); !fenced) return std::move(fenced).error();
-    blocks = {};
-  }
-  return fence_together(blocks, user, "take_fence", /*may_be_implied=*/false);
+  return blocks.empty() ? Status{} : fence_together(blocks, user);
 }
 
 Status Fences::fence_around_each(std::span<const void* const> pointers, Stream user, bool now) {

@@ -18,7 +18,6 @@ class Fences {
 
   // As DeviceHeap has them.
   Status fence(std::span<void* const> blocks, Stream user);
-  Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   Status record_stream(void* block, Stream user);
@@ -38,10 +37,9 @@ class Fences {
   // The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block
   // takes it when it is deallocated.
   Status fence_around_each(std::span<const void* const> pointers, Stream user, bool now);
-  // One event for all, which are eager uses of the device heap's own blocks; none if it may be
-  // implied. Error: a block is none, and nothing is changed; device.
-  Result<Fence> fence_together(std::span<void* const> blocks, Stream user, const char* call,
-                               bool may_be_implied);
+  // One event for all, which are eager uses of the device heap's own blocks; none if it is implied.
+  // Error: a block is none, and nothing is changed; device.
+  Status fence_together(std::span<void* const> blocks, Stream user);
 
   Pools& pools_;
   Entrance& entrance_;

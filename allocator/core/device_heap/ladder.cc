@@ -86,9 +86,13 @@ Result<void*> Ladder::climb(const BlockRequest& request, Status status, const Re
 // What is freed at a miss comes before new memory, which the request may have from here on.
 Result<bool> Ladder::call_at_miss(const BlockRequest& request) {
   if (request.route.pool != nullptr) return false;
-  const std::vector<DeviceHeap::MissCallback> callbacks = at_miss_.all();
-  for (const DeviceHeap::MissCallback& callback : callbacks) callback();
-  return !callbacks.empty();
+  return call(at_miss_, request);
+}
+
+bool Ladder::call(const ShortageCallbacks& callbacks, const BlockRequest& request) {
+  const std::vector<DeviceHeap::ShortageCallback> all = callbacks.all();
+  for (const DeviceHeap::ShortageCallback& callback : all) callback(request.bytes);
+  return !all.empty();
 }
 
 Result<bool> Ladder::free_what_is_due(const BlockRequest&) {
@@ -136,9 +140,7 @@ Result<bool> Ladder::make_room_for_mappings(const BlockRequest& request) {
 }
 
 Result<bool> Ladder::ask_the_program(const BlockRequest& request) {
-  const std::vector<DeviceHeap::OutOfMemoryCallback> callbacks = when_out_.all();
-  if (callbacks.empty()) return false;
-  for (const DeviceHeap::OutOfMemoryCallback& callback : callbacks) callback(request.bytes);
+  if (!call(when_out_, request)) return false;
   shared_.registry.give_back_cached();
   // What they freed may be of another stream, pool or kind than the request.
   if (Result<bool> waited = wait_for_other_work(request); !waited) return waited;

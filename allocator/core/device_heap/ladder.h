@@ -27,9 +27,9 @@ class Ladder {
   Ladder(Pools& pools, PageExchange& exchange, const HeapView& view)
       : pools_(pools), exchange_(exchange), view_(view) {}
 
-  void on_miss(DeviceHeap::MissCallback callback) { at_miss_.add(std::move(callback)); }
-  void on_out_of_memory(DeviceHeap::OutOfMemoryCallback callback) {
-    when_out_.add(std::move(callback));
+  using ShortageCallbacks = Callbacks<DeviceHeap::ShortageCallback>;
+  ShortageCallbacks& callbacks(Shortage when) {
+    return when == Shortage::miss ? at_miss_ : when_out_;
   }
 
   // May a request to the device heap's own pool have new memory before it climbs?
@@ -51,13 +51,13 @@ class Ladder {
   Result<bool> wait_for_other_work(const BlockRequest& request);
   Result<bool> make_room_for_mappings(const BlockRequest& request);
   Result<bool> ask_the_program(const BlockRequest& request);
+  static bool call(const ShortageCallbacks& callbacks, const BlockRequest& request);
 
   Pools& pools_;
   PageExchange& exchange_;
   const HeapView& view_;
   const Pool::Shared& shared_ = pools_.shared();
-  Callbacks<DeviceHeap::MissCallback> at_miss_;
-  Callbacks<DeviceHeap::OutOfMemoryCallback> when_out_;
+  ShortageCallbacks at_miss_, when_out_;
 };
 
 }  // namespace weir

@@ -55,23 +55,20 @@ class DeviceHeap {
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
 
-  // fence() that returns its point in the work of `user`, for wait(). With no blocks: the point
-  // alone.
-  // Errors: as fence(); capture (`user` is being captured: the order of its work is the graph's).
-  Result<Fence> take_fence(std::span<void* const> blocks, Stream user);
   // "Work queued so far on `user` uses what these point into", anywhere in a block; memory that is
-  // not the heap's is passed over. The blocks may be deallocated at once, even after an error:
-  // where no fence can be taken now, a block takes it later, before its memory serves anything
-  // else. Blocks of `user` itself need none. In a capture the fence is an edge of the graph.
-  // Returns the point, which wait() takes; none: `user` is being captured, or the device refuses an
-  // event now. `exact`: the point covers the work queued so far and no more. Only such a point may
-  // be given to note_waited(): the program can have waited for no later work. Otherwise the point
-  // may cover later work, and costs no event where no block needs one. Errors: device (the driver
-  // does not say whether `user` is captured).
+  // not the heap's is passed over, and with no pointers the point is all there is to it. The blocks
+  // may be deallocated at once, even after an error: where no fence can be taken now, a block takes
+  // it later, before its memory serves anything else. Blocks of `user` itself need none. In a
+  // capture the fence is an edge of the graph. Returns the point, which wait() takes; none: `user`
+  // is being captured, or the device refuses an event now. `exact`: the point covers the work
+  // queued so far and no more. Only such a point may be given to note_waited(): the program can
+  // have waited for no later work. Otherwise the point may cover later work, and costs no event
+  // where no block needs one. Errors: device (the driver does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. What is known to be
-  // so costs nothing, and the heap knows it from now on. Errors: device; capture (as above).
+  // so costs nothing, and the heap knows it from now on. Errors: device; capture (`waiter` is being
+  // captured: the order of its work is the graph's).
   Status wait(Stream waiter, Fence fence);
 
   // Tells the heap that the program has made `waiter` wait for the point by a call of its own. Does
@@ -87,7 +84,8 @@ class DeviceHeap {
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
-  // take_fence() of no blocks, and wait(). Errors: device; capture (as above, either of them).
+  // an exact fence_use() of nothing, and wait(). Errors: device; capture (as above, either of
+  // them).
   Status order(Stream earlier, Stream later);
 
   // For code written for PyTorch's record_stream: "`user` may use the block until it is
@@ -140,26 +138,14 @@ class DeviceHeap {
   // As they were given, with the limit as it is now.
   HeapOptions options() const;
 
-  // Adds a callback; an empty one adds nothing. All are called, with no lock held, in the thread
-  // whose request found no memory, before another try: to free what they can. What they use must
-  // live as long as this; a callback that allocates must bound the recursion, since a request of
-  // its own that finds no memory calls all again. An exception that a callback throws passes
-  // through allocate(), which then gives out no block.
-  using OutOfMemoryCallback = std::function<void(Bytes requested)>;
-  void on_out_of_memory(OutOfMemoryCallback callback);
-
-  // Adds a callback; an empty one adds nothing. All are called when a request to the device heap
-  // itself (not to a graph pool) misses: no free memory of the device heap serves the request, or
-  // the reuse policy prefers new memory to what is free. They are called before pages of graph
-  // pools are taken and before the device is asked for new memory, in the requesting thread and
-  // with no lock held; then the heap looks for free memory again. A request calls them once at
-  // most, also where the limit allows no new memory.
-  //
-  // A callback may free blocks. It may allocate too, but a request of its own that misses calls all
-  // callbacks again, so the callback must bound that recursion. What it uses must live as long as
-  // this. An exception that it throws passes through allocate(), which then gives out no block.
-  using MissCallback = std::function<void()>;
-  void on_miss(MissCallback callback);
+  // Adds a callback, which frees blocks that the program can do without; an empty one adds nothing.
+  // A request calls those of each shortage that it meets once at most, in its own thread and with
+  // no lock held, and then looks for free memory again. What a callback uses must live as long as
+  // this. A callback that allocates must bound the recursion, since a request of its own that is
+  // short calls all again. An exception that it throws passes through allocate(), which then gives
+  // out no block.
+  using ShortageCallback = std::function<void(Bytes requested)>;
+  void on_shortage(Shortage when, ShortageCallback callback);
 
   Statistics statistics() const;
   void reset_peaks();

@@ -60,6 +60,16 @@ struct HeapOptions {
 
 enum class Trim { at_once, waits };
 
+// When a request needs more memory than it finds.
+enum class Shortage {
+  // No free memory of the device heap serves a request to it (not to a graph pool), or the reuse
+  // policy prefers new memory to what is free: before pages of graph pools are taken and the device
+  // is asked for new memory, also where the limit allows none.
+  miss,
+  // Nor is there any other memory: before the request fails.
+  out_of_memory,
+};
+
 struct BlockInfo {
   Address address;
   Bytes bytes;      // rounded up to kGrain
