@@ -7,8 +7,8 @@
 //   gradients.fence(copy);                                 // the copy may still be running
 //                                                          // when `gradients` goes out of scope
 //
-// The rule of streams: a block may be used at once by work on the stream it was allocated for. Work
-// on any other stream is named with fence() after it was queued and before the block is given back.
+// The rule of streams: work on the stream that a block was allocated for may use it at once. Name
+// work on any other stream with fence(), after queueing the work and before giving the block back.
 //
 // Streams are the caller's own handles (cudaStream_t, CUstream; null is the default stream).
 // Threads: every call may be made from any thread; calls about one block must not overlap.
@@ -71,29 +71,29 @@ struct AllocateOptions {
   std::string tag{};   // memory that sleeps with that tag; empty: as if there were no tags
 };
 
-// Which requests a tag's scope takes: those of the thread that opened it; or of all threads, as the
-// backward pass of a training step needs, which runs in others.
+// Which requests a tag's scope takes: those of the thread that opened it, or those of all threads
+// (the backward pass of a training step runs in other threads).
 enum class TagThreads { own, all };
 
 class Allocator {
  public:
-  // Settings from the environment. Devices are opened when they are first used.
+  // Reads settings from the environment. Opens each device when it is first used.
   Allocator();
   explicit Allocator(Config config);
-  // On devices of the caller's, device 0 first; `config.device` has no meaning then. A device that
-  // is given by reference must outlive the allocator.
+  // Uses the caller's devices, device 0 first, and ignores `config.device`. A device that is given
+  // by reference must outlive the allocator.
   explicit Allocator(std::vector<std::unique_ptr<Device>> devices, Config config = {});
   explicit Allocator(Device& device, Config config = {});
-  // Waits for no work: the caller has synchronised whatever still uses the memory.
+  // Does not wait: first synchronise all work that still uses the memory.
   ~Allocator();
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  // Means the device that is current in the calling thread (on CUDA: of the current context, or 0
-  // when there is none).
+  // The device that is current in the calling thread (CUDA: the current context's, or 0 if there is
+  // none).
   static constexpr int kCurrentDevice = -1;
 
-  // Zero bytes: null. The address is a multiple of 512.
+  // Returns null for zero bytes, else an address that is a multiple of 512.
   void* allocate(Bytes bytes, void* stream, int device = kCurrentDevice);
   void* allocate(Bytes bytes, void* stream, const AllocateOptions& options);
   Buffer make_buffer(Bytes bytes, void* stream, const AllocateOptions& options = {});
@@ -131,39 +131,41 @@ class Allocator {
 
   // Records what every device does from now on (those not opened yet: from their first event) into
   // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
-  // An error if a recording into a file goes on already. Threads may be at work.
-  // `stacks`: who asked for each block; nothing: as WEIR_RECORD_STACKS, or Config::stacks, says.
+  // Throws if the allocator records into a file already. Other threads may go on allocating.
+  // `stacks`: the stacks of who asked for each block; none: as WEIR_RECORD_STACKS, or
+  // Config::stacks, says.
   void record_start(const std::string& path, std::optional<RecordStacks> stacks = {});
-  // Ends it. An Exception says that a file could not be written whole.
+  // Ends the recording. Throws Exception if a file could not be written whole.
   void record_stop();
-  // With WEIR_RECORD_RING: writes what is kept to `path`, named like those of record_start().
+  // With WEIR_RECORD_RING: writes the latest events to `path`; files are named as by
+  // record_start().
   void record_write(const std::string& path);
-  // A remark in whatever records, at this moment.
+  // Adds a remark to all that is recorded now.
   void mark(std::string_view text);
 
-  // Sleep: the memory of tags goes back to the device, and is had again at the same addresses
-  // (docs/sleep.md). Contents, holds and the residue: heap().tags().
+  // sleep() gives the memory of tags back to the device; wake() gets memory at the same addresses
+  // again (docs/sleep.md). Contents, holds and the residue: heap().tags().
   SleepReport sleep(const SleepOptions& options = {}, int device = kCurrentDevice);
   SleepReport wake(const WakeOptions& options = {}, int device = kCurrentDevice);
-  // While it lives, requests for memory of the device are of the tag. Scopes may be nested: the
-  // last opened counts. Requests of streams that are being captured are their graph pool's.
+  // While the binding lives, requests for the device's memory belong to the tag. Scopes may be
+  // nested: the last opened counts. Requests of captured streams go to their graph's pool.
   PoolBinding tag(const std::string& name, TagThreads threads = TagThreads::own,
                   int device = kCurrentDevice);
   std::vector<TagInfo> tags(int device = kCurrentDevice) const;
 
-  // Every invariant that is broken, on any device; none: sound.
+  // Checks every device; returns each broken invariant, in words.
   std::vector<std::string> validate() const;
 
   int device_count() const;
   const Config& config() const;
 
-  // The parts below, for what is not here. They live as long as the allocator.
+  // The allocator's parts, for calls that it lacks. They live as long as the allocator.
   Device& device(int device = kCurrentDevice);
   DeviceHeap& heap(int device = kCurrentDevice);
-  // That gave out the block. Exception (unknown_pointer): none did.
+  // The heap that gave out the block. Exception (unknown_pointer): none did.
   DeviceHeap& heap_of(const void* block);
-  // For programs that ask heap() for memory: it failed with `error`. Logs running out of memory,
-  // and writes what WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING say, as allocate() does by itself.
+  // For programs that allocate from heap(), after a request failed with `error`: if memory ran out,
+  // logs it and writes what WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING say, as allocate() does.
   void report_failure(const Error& error, int device = kCurrentDevice);
 
  private:
@@ -180,8 +182,8 @@ class Buffer {
       : allocator_(&allocator), block_(block), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
-  // A device that refuses the call is logged: a destructor can't report it. The block then stays
-  // the allocator's, unused.
+  // Logs an error, since a destructor can't report one; the block then stays in the allocator,
+  // unused.
   ~Buffer();
 
   void* data() const { return block_; }

@@ -66,10 +66,10 @@ struct Config {
 
   using Pair = std::pair<std::string_view, std::string_view>;
 
-  // From the process's environment; from a block of the same form ("NAME=value", ended by a null);
-  // from names and values. What is not set, or set to nothing, keeps its default. The environment's
-  // variables that do not begin with WEIR_ are not Weir's; any other unknown name is an error.
-  // Errors: invalid_argument, naming the variable, its value and what is allowed.
+  // Read the process's environment, a block of the same form ("NAME=value", ended by a null), or
+  // names and values. A setting that is not named, or empty, keeps its default. Of an environment,
+  // variables that do not begin with WEIR_ are ignored; any other unknown name is an error. Errors:
+  // invalid_argument, naming the variable, its value and what is allowed.
   static Result<Config> from_environment();
   static Result<Config> from_environment(const char* const* block);
   static Result<Config> from_pairs(std::span<const Pair> pairs);

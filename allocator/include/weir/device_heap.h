@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One device's memory, handed out by stream: the allocator's core.
 //
-// A block may be used at once by work on the stream it was allocated for. Work on another stream
-// must be named with fence() after it was queued and before the block is deallocated. A block goes
-// back at once, carrying its fences; whoever gets its bytes next waits on the GPU if it must.
+// Work on the stream that a block was allocated for may use it at once. Work on another stream must
+// be named with fence(), after it was queued and before the block is deallocated. A block's memory
+// serves other requests at once: the stream that gets it waits for its fences, on the GPU.
 //
-// Threads: every call may be made from any thread, except that a block's own calls must not overlap
-// (a block is deallocated once, after its fences). Threads that use different streams do not meet
-// on the hot path.
+// Threads: every call may be made from any thread; calls about one block must not overlap (a block
+// is deallocated once, after its fences). On the hot path threads with different streams share no
+// lock.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class DeviceHeap {
  public:
   // `device` and `sink` must outlive the heap. `sink` gets every event from the first on.
   explicit DeviceHeap(Device& device, HeapOptions options = {}, EventSink* sink = nullptr);
-  // Waits for no work: the caller has synchronised whatever still uses the memory.
+  // Does not wait: first synchronise all work that still uses the memory.
   ~DeviceHeap();
 
   // The identity of the caller's stream. (Device::stream() breaks a capture of the stream; this
@@ -55,20 +55,19 @@ class DeviceHeap {
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
 
-  // "Work queued so far on `user` uses what these point into", anywhere in a block; memory that is
-  // not the heap's is passed over, and with no pointers the point is all there is to it. The blocks
-  // may be deallocated at once, even after an error: where no fence can be taken now, a block takes
-  // it later, before its memory serves anything else. Blocks of `user` itself need none. In a
-  // capture the fence is an edge of the graph. Returns the point, which wait() takes; none: `user`
-  // is being captured, or the device refuses an event now. `exact`: the point covers the work
-  // queued so far and no more. Only such a point may be given to note_waited(): the program can
-  // have waited for no later work. Otherwise the point may cover later work, and costs no event
+  // As fence(), for pointers anywhere into blocks; memory that is not the heap's is passed over, and
+  // `pointers` may be empty. The blocks may be deallocated at once, even after an error: a block
+  // that can't take the fence now takes it later, before its memory serves anything else. Blocks of
+  // `user` itself need none. In a capture the fence is an edge of the graph. Returns the fence's
+  // point, for wait(); none: `user` is being captured, or the device refuses an event now. `exact`:
+  // the point covers the work queued so far and no more, as note_waited() needs, since the program
+  // can have waited for no later work. Otherwise the point may cover later work, and costs no event
   // where no block needs one. Errors: device (the driver does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
-  // Makes work queued on `waiter` from now on run after the point, on the GPU. What is known to be
-  // so costs nothing, and the heap knows it from now on. Errors: device; capture (`waiter` is being
-  // captured: the order of its work is the graph's).
+  // Makes work queued on `waiter` from now on run after the point, on the GPU. If the heap knows
+  // that it does, the call costs nothing. Errors: device; capture (`waiter` is being captured: the
+  // order of its work is the graph's).
   Status wait(Stream waiter, Fence fence);
 
   // Tells the heap that the program has made `waiter` wait for the point by a call of its own. Does
@@ -89,17 +88,16 @@ class DeviceHeap {
   Status order(Stream earlier, Stream later);
 
   // For code written for PyTorch's record_stream: "`user` may use the block until it is
-  // deallocated". The fence is taken in deallocate(), and so covers more than it need.
+  // deallocated". deallocate() takes the fence, which so may cover later work too.
   Status record_stream(void* block, Stream user);
 
   // Gives the block back. Null is fine.
   //
-  // A block is deferred, and goes back in a later call, while
-  //   a capture goes on that was there when a captured stream was named for it, or when it was
-  //   freed on a captured stream; a stream that record_stream() named is being captured; or under
-  //   Trust::context, the device refuses to record an event for such a stream.
-  // It is not the program's any more: to deallocate it again is an error (unknown_pointer). But
-  // until it goes back it counts as live in statistics, snapshots and find().
+  // The free is deferred to a later call while a capture lasts that was open when a captured stream
+  // was named for the block, or when the block was freed on a captured stream; while a stream that
+  // record_stream() named is being captured; and, under Trust::context, while the device refuses to
+  // record an event for such a stream. To deallocate the block again is an error (unknown_pointer).
+  // Until the free is done the block counts as live in statistics, snapshots and find().
   //
   // Errors: unknown_pointer; device (under Trust::told, no event could be recorded for a stream
   // that record_stream() named; or graph pools are in use, and the driver does not say whether the
@@ -110,15 +108,15 @@ class DeviceHeap {
   std::optional<BlockInfo> find(const void* pointer) const;
   // Does `pointer` lie among the addresses that this heap gives out?
   bool owns(const void* pointer) const;
-  // The memory of the live block that begins there, in order; none: there is no such block.
+  // The parts of pages that the live block at `block` consists of, in order; none: no such block.
   std::vector<PagePart> parts(const void* block) const;
 
   // Says that `stream` is about to be destroyed: its last fence is taken now. Nothing may be queued
-  // on it or allocated for it again. Blocks allocated for it may still be deallocated, and calls
-  // that name it as the user of a block, or as who comes earlier, mean its work up to now.
+  // on it or allocated for it again. Blocks allocated for it may still be deallocated; calls that
+  // name it as a block's user, or as the earlier stream, mean its work up to now.
   Status retire(Stream stream);
 
-  // What programs say of captures and graphs, and hear of them.
+  // Calls about captures and graphs.
   HeapCaptures captures() { return HeapCaptures(*this); }
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
@@ -127,15 +125,15 @@ class DeviceHeap {
   // bytes given back. Errors: device; capture (waits, and a stream is being captured).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
-  // Asks the device again for access to all that is mapped. To be called once the device grants it
-  // to other peers than before.
+  // Sets access to all mapped memory anew. Call it once the device has got further peers
+  // (CudaDevice::add_peer()).
   Status renew_access();
 
   // Changes the limit, graph pools included; zero: none. If more is held, idle memory goes back at
   // once. Memory that the device still uses goes back with the first deallocate() after that use is
   // over; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit);
-  // As they were given, with the limit as it is now.
+  // The options given to the constructor, with the limit as it is now.
   HeapOptions options() const;
 
   // Adds a callback, which frees blocks that the program can do without; an empty one adds nothing.
@@ -151,9 +149,9 @@ class DeviceHeap {
   void reset_peaks();
   HeapSnapshot snapshot() const;
 
-  // From now on `sink` gets every event, after one call of its on_start() with what is there at
-  // this moment: pools, heaps, pages, leases, mappings, live blocks. Threads may be at work; those
-  // that want the heap meanwhile wait. Several sinks may record at once, each once.
+  // Calls the on_start() of `sink` with what there is at this moment: pools, heaps, pages, leases,
+  // mappings, live blocks. From then on `sink` gets every event. Other threads may go on; their
+  // calls wait meanwhile. Several sinks may record at once, each added once.
   void start_recording(EventSink& sink);
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
@@ -166,7 +164,7 @@ class DeviceHeap {
   // The tags of the heap's memory, which sleep and wake.
   HeapTags tags() { return HeapTags(*this); }
 
-  // Checks every invariant of the whole heap. Each string names one that is broken; none: sound.
+  // Checks every invariant of the whole heap; returns each that is broken, in words.
   std::vector<std::string> validate() const;
 
  private:

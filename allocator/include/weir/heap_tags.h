@@ -21,14 +21,14 @@ class HeapTags {
  public:
   explicit HeapTags(DeviceHeap& heap) : heap_(&heap) {}
 
-  // The memory of tags is given back to the device, and had again at the same addresses, so
-  // that pointers and captured graphs stay good. A tag is all memory of the graph pools that name
-  // it; kDefaultTag is the device heap's own memory, and that of all other graph pools.
+  // sleep() gives the memory of tags back to the device, and wake() gets memory at the same
+  // addresses again, so that pointers and captured graphs stay valid. A tag is all memory of the
+  // graph pools that name it; kDefaultTag is the device heap's own memory, and that of all other
+  // graph pools.
   //
-  // While a tag sleeps, requests of its memory fail (ErrorCode::asleep), and so does
-  // Graph::launch() of its graphs. Its blocks may be freed. No work that uses its memory may be
-  // queued, from the call of sleep() on until wake() has returned; the host waits for what was
-  // queued before.
+  // While a tag sleeps, requests for its memory fail (ErrorCode::asleep), and so does
+  // Graph::launch() of its graphs. Its blocks may be freed. Queue no work that uses its memory from
+  // the call of sleep() until wake() has returned; sleep() waits for work queued before.
   //
   // Errors: invalid_argument (there is no such tag; or memory can't sleep, which is named, with its
   // holder); capture (a stream is being captured): nothing has changed then, but that idle memory
@@ -40,28 +40,28 @@ class HeapTags {
   // call may be made again.
   Result<SleepReport> wake(const WakeOptions& options = {});
   std::vector<TagInfo> list() const;  // by name
-  // From the next sleep() on. Errors: invalid_argument (no name).
+  // Counts from the next sleep() on. Errors: invalid_argument (no name).
   Status set_contents(const std::string& tag, SleepContents contents);
-  // The bytes of an immutable tag are others than those that were copied.
+  // Says that bytes of an immutable tag have changed since they were copied.
   Status declare_changed(const std::string& tag);
   // The pool of requests that are made for a tag (GraphPool::serve(), GraphPool::allocate()), which
   // lives as long as the device heap. Errors: invalid_argument (no name, or kDefaultTag).
   Result<GraphPool*> pool(const std::string& tag);
-  // Somebody else uses the physical memory of a live block (another process, a library): it can't
-  // sleep until release_hold(), which comes before another block may lie there. Returns the hold's
+  // Says that another process or a library uses the physical memory of a live block: it can't sleep
+  // until release_hold(), which comes before another block may lie there. Returns the hold's
   // number.
   // Errors: unknown_pointer.
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
-  // The copy of bytes of a live block, from `pointer` on, wherever that is in the block: while its
-  // tag sleeps, and for an immutable tag until the next sleep(). To be read before either ends.
-  // Errors: unknown_pointer; invalid_argument (there is no copy).
+  // The host memory with the copy of a live block's bytes, from `pointer` on, which may point
+  // anywhere into the block. There is one while its tag sleeps, for an immutable tag until the next
+  // sleep(). Errors: unknown_pointer; invalid_argument (there is no copy).
   Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) const;
-  // Writes that copy to memory of the caller's. Not where the device is a simulated one, whose host
-  // memory has no bytes. Errors: the same.
+  // Writes that copy to `to`. Not for a simulated device, whose host memory has no bytes. Errors:
+  // the same.
   Status read_asleep(const void* pointer, Bytes bytes, void* to) const;
-  // Called by sleep() and residue(), with no lock of the memory's held: memory that the caller has
-  // beside this device heap, counts to one of its tags, and can't sleep. Must not call back.
+  // Adds a callback that sleep() and residue() call, with no lock of the memory held. It returns
+  // memory outside this heap that belongs to one of its tags and can't sleep. Must not call back.
   using HeldCallback = std::function<std::vector<HeldMemory>()>;
   void on_sleep(HeldCallback callback);
   // What is on the device now.

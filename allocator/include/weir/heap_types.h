@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device heap is told and what it tells: options, what is added to a capture, and what a
-// snapshot is made of.
+// Types of a device heap's calls: its options, the parts of a snapshot, and what libraries attach
+// to a capture.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ struct HeapOptions {
   Trust trust = Trust::told;
   MemoryKind memory = MemoryKind::pages;
   // Under Trust::context: may events of the whole context be recorded? They break a capture that
-  // the heap can't know of. Without them memory changes its stream only where the host waits:
-  // trim(), and rather than be out of memory.
+  // the heap can't know of. Without them memory goes to another stream only where the host waits:
+  // in trim(), and before a request fails.
   bool context_events = true;
 };
 
@@ -82,7 +82,7 @@ struct BlockInfo {
   std::optional<Nanoseconds> allocated_at;  // to 1.05 ms, where it was recorded
 };
 
-// A live block of a graph pool, and where it lies, so that it can be had there again.
+// A live block of a graph pool, and its place, for GraphPool::restore().
 struct PlacedBlock {
   Address address;
   Bytes bytes;      // rounded up to kGrain
@@ -137,7 +137,7 @@ struct HeapSnapshot {
 };
 
 // What a library keeps with a capture and then with its graph, until the graph is destroyed or the
-// capture has failed. Several libraries may: each knows its own by dynamic_cast.
+// capture has failed. Several libraries may attach theirs: each finds its own by dynamic_cast.
 struct CaptureResource {
   virtual ~CaptureResource() = default;
 };

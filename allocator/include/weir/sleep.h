@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleep and wake: what is asked for, and what is told (HeapTags::sleep(), Allocator::sleep()).
+// Options and reports of sleep and wake (HeapTags::sleep(), Allocator::sleep()).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// The tag of all memory that no other tag was asked for.
+// The tag of all memory that was allocated for no other tag.
 inline constexpr const char* kDefaultTag = "default";
 
 // What becomes of the bytes of a tag's blocks while they sleep.
@@ -34,8 +34,8 @@ struct SleepOptions {
   std::optional<SleepContents> contents;  // of these tags, now and from now on; nothing: as before
   // Leave awake what can't sleep (plain memory, memory that is held); else it is an error.
   bool keep = false;
-  // Pages that graphs keep: with the bytes that no live block has. A launch may have written there
-  // what is yet to be read. Without, each graph's outputs must be live blocks, or read already.
+  // Copy also bytes of graphs' pages that are in no live block: a launch may have written there
+  // what is yet to be read. If false, each graph's outputs must be live blocks, or read already.
   bool graph_scratch = true;
 };
 

@@ -78,14 +78,14 @@ constexpr Nanoseconds operator""_ms(unsigned long long n) {
 struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
-  // The stream may be destroyed without retire(). Then it is named to the device only within calls
-  // that name it, and never afterwards, with one exception: when a block is freed for which
-  // record_stream() named the stream (DeviceHeap::deallocate(), or the later call that frees the
-  // block if it was deferred), an event is recorded on it.
+  // The stream may be destroyed without retire(). So Weir names it to the device only within calls
+  // that name it, with one exception: to free a block for which record_stream() named the stream,
+  // an event is recorded on it (by DeviceHeap::deallocate(), or by the later call that frees a
+  // deferred block).
   bool may_end = false;
 
-  // A stream that is met for the first time while it is captured: the driver tells no id then, and
-  // it goes by a number of Weir's own. Nothing but the handle says which it is.
+  // A stream that Weir first meets while it is captured. The driver gives no id then, so `number`
+  // is Weir's own, and only the handle tells which stream it is.
   static constexpr Stream of_captured(void* handle, std::uint64_t number = 0) {
     return {handle, number | kOfCaptured};
   }
@@ -97,7 +97,7 @@ struct Stream {
   constexpr bool is_in_capture() const { return (id & kInCapture) != 0; }
   constexpr Stream outside_capture() const { return {handle, id & ~kInCapture, may_end}; }
 
-  // Stands for all streams of the device's context, where an event names whom somebody waited for.
+  // All streams of the device's context, in events that say whom a stream waited for.
   static constexpr Stream all() { return {.id = kAll}; }
   constexpr bool is_all() const { return id == kAll; }
 
@@ -114,7 +114,7 @@ struct HeapId {
   std::uint32_t value = 0;
   constexpr auto operator<=>(const HeapId&) const = default;
 };
-// Of events that no heap's request caused.
+// The heap of events that no heap's request caused.
 inline constexpr HeapId kNoHeap{~std::uint32_t{0}};
 
 // A page's number within its device heap, from 0; never reused.
@@ -135,16 +135,16 @@ struct TimelineId {
   constexpr auto operator<=>(const TimelineId&) const = default;
 };
 
-// A point on a stream's timeline: all work queued on it until the point was taken. Satisfied for
-// another timeline once that one, or the host, is known to be past it; a satisfied fence never
-// becomes unsatisfied. Of the device heap that gave it.
+// A point on a stream's timeline, for all work queued on the stream until it was taken. A fence is
+// satisfied for another timeline, for good, once that timeline or the host is known to be past it.
+// Only the device heap that returned the fence understands it.
 struct Fence {
   TimelineId timeline;
   Sequence sequence;
   friend bool operator==(const Fence&, const Fence&) = default;
 };
 
-// Every block is a multiple of this, and starts at one.
+// Addresses and rounded sizes of blocks are multiples of this.
 inline constexpr Bytes kGrain = 512_B;
 
 }  // namespace weir

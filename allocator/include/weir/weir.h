@@ -54,7 +54,7 @@ typedef int32_t weir_status_t;
 /* "WEIR_OUT_OF_MEMORY" and so on; "unknown" for another number. Never null, never freed. */
 const char* weir_status_name(weir_status_t status);
 
-/* Why the latest call that failed in this thread did; "" before the first. Never null; stays valid
+/* The reason of this thread's latest failed call; "" before the first. Never null; stays valid
  * until the thread's next call that fails. */
 const char* weir_last_error(void);
 
@@ -68,7 +68,7 @@ typedef struct weir_setting_t {
 
 typedef struct weir_options_t {
   size_t size; /* sizeof(weir_options_t) */
-  /* Taken after the environment's, so that they win over it. Null when the count is zero. */
+  /* They take precedence over the environment. Null when the count is zero. */
   const weir_setting_t* settings;
   size_t settings_count;
   int32_t ignore_environment; /* 1: the WEIR_* variables of the environment are not read */
@@ -79,7 +79,7 @@ typedef struct weir_options_t {
 /* Null options: settings from the environment alone. Devices are opened when first used. */
 weir_status_t weir_create(const weir_options_t* options, weir_allocator_t** allocator);
 
-/* Waits for no work: the caller has synchronised whatever still uses the memory. Null is fine. */
+/* Does not wait: first synchronise all work that still uses the memory. Null is fine. */
 void weir_destroy(weir_allocator_t* allocator);
 
 /* The device that is current in the calling thread. */
@@ -112,9 +112,9 @@ weir_status_t weir_retire(weir_allocator_t* allocator, void* stream, int32_t dev
  * more can go without waiting. `given_back` (may be null): the bytes that went. */
 weir_status_t weir_trim(weir_allocator_t* allocator, uint64_t keep, uint64_t* given_back);
 
-/* Most physical memory that `device` may hold, graph pools with it; zero: no limit. What is held
- * beyond a lower one goes back at once if it is idle, or with the next weir_deallocate() after the
- * device is done with it; what a graph may use, once the graph is gone. */
+/* Most physical memory that `device` may hold, graph pools included; zero: no limit. If more is
+ * held, idle memory goes back at once; memory in use, with the first weir_deallocate() after that
+ * use; memory that a graph may use, once the graph is gone. */
 weir_status_t weir_set_limit(weir_allocator_t* allocator, uint64_t bytes, int32_t device);
 
 /* Of one device; docs/statistics.md explains every number. */
@@ -153,15 +153,15 @@ weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
 /* Recordings and snapshots (docs/recording.md). Files of devices after the first
  * have the device's number before the extension.
  *
- * start: everything that each device does from now on goes into `path`; WEIR_INVALID_ARGUMENT where
- * it is being recorded already. stop: nothing to stop is fine. write: what is kept with
- * WEIR_RECORD_RING. mark: a remark in whatever records. Snapshots are of one device. */
+ * start: records what each device does from now on into `path`; WEIR_INVALID_ARGUMENT if it is
+ * recorded already. stop: does nothing if nothing is recorded. write: writes the latest events,
+ * with WEIR_RECORD_RING. mark: adds a remark to what is recorded. A snapshot is of one device. */
 weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path);
 /* `stacks`, of who asked for each block: "none", "cpp", "python"; null: as WEIR_RECORD_STACKS says.
  */
 weir_status_t weir_record_start_with(weir_allocator_t* allocator, const char* path,
                                      const char* stacks);
-/* Python is about to end: nobody waits for its lock (the GIL) once this returns. Call it without.
+/* Call it before Python ends, without its lock (the GIL): nobody waits for that lock afterwards.
  */
 void weir_python_ends(void);
 weir_status_t weir_record_stop(weir_allocator_t* allocator);
@@ -183,15 +183,15 @@ weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, 
 /* Live blocks and graphs stay; the memory goes back when the last is gone. */
 void weir_graph_pool_close(weir_graph_pool_t* pool);
 
-/* Requests on `stream` are served from the pool, eagerly, until the binding is closed. (By a
- * filter: in C++ only, as is the driver's own handle of a graph.) */
+/* Requests on `stream` are served from the pool, eagerly, until the binding is closed. (Filters
+ * here, and the driver's own handle of a graph: in C++ only.) */
 weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream,
                                       weir_route_t** binding);
 
-/* For programs that begin and end captures themselves: requests on captured streams that the filter
- * takes (it returns not 0) are served from the pool, from before the capture begins until after it
- * has ended. `keep`: it made a graph, for which weir_graph_pool_release_graph() is called once the
- * graph will not be launched again: its memory goes when it is destroyed and its launches are done.
+/* For programs that begin and end captures themselves: the pool serves requests on captured streams
+ * for which the filter returns not 0. Open the binding before the capture begins, and close it
+ * after the end. `keep`: the capture made a graph; call weir_graph_pool_release_graph() once the
+ * graph will not be launched again. Its memory goes when it is destroyed and its launches are done.
  */
 typedef int32_t (*weir_stream_filter_t)(void* stream, void* context);
 weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
@@ -223,13 +223,14 @@ weir_status_t weir_capture_begin(weir_graph_pool_t* pool, void* stream, weir_cap
                                  weir_capture_t** capture);
 weir_status_t weir_capture_end(weir_graph_pool_t* pool, weir_capture_t* capture,
                                weir_graph_t** graph);
-/* Throws it away. */
+/* Throws the capture away. */
 void weir_capture_abandon(weir_capture_t* capture);
 weir_status_t weir_graph_launch(weir_graph_t* graph, void* stream);
 void weir_graph_destroy(weir_graph_t* graph);
 
-/* Sleep: the memory of tags goes back to the device, and is had again at the same addresses
- * (docs/sleep.md). A null options: every tag, and the defaults. A null report: nobody asks. */
+/* weir_sleep() gives the memory of tags back to the device; weir_wake() gets memory at the same
+ * addresses again (docs/sleep.md). Null options: every tag, and the defaults. A null report is
+ * fine. */
 typedef enum weir_contents_t {
   WEIR_CONTENTS_AS_BEFORE = -1,
   WEIR_CONTENTS_BACKUP = 0,
@@ -296,7 +297,7 @@ weir_status_t weir_tag_list(weir_allocator_t* allocator, int32_t device, char* n
                             size_t* needed);
 weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, const char* tag,
                                 int32_t contents);
-/* The bytes of a tag with WEIR_CONTENTS_IMMUTABLE are others than those that were copied. */
+/* Says that bytes of a WEIR_CONTENTS_IMMUTABLE tag have changed since they were copied. */
 weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag);
 
 /* Writes the copy of `bytes` from `pointer` on, within a live block that sleeps, to host memory.
@@ -307,15 +308,15 @@ weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, cons
 /* As weir_allocate(), of the tag's memory. */
 weir_status_t weir_allocate_tagged(weir_allocator_t* allocator, uint64_t bytes, void* stream,
                                    int32_t device, const char* tag, void** block);
-/* Requests of the calling thread, or of all threads, are of the tag until the scope ends. Ends
- * before the allocator. Null is fine for the end. */
+/* Requests of the calling thread, or of all threads, belong to the tag until weir_tag_end(), which
+ * comes before weir_destroy(). Null is fine there. */
 typedef struct weir_tag_scope_t weir_tag_scope_t;
 weir_status_t weir_tag_begin(weir_allocator_t* allocator, int32_t device, const char* tag,
                              int32_t all_threads, weir_tag_scope_t** scope);
 void weir_tag_end(weir_tag_scope_t* scope);
 
-/* Others use the live block's memory, so that it can't sleep: until the hold is released, before
- * the block is freed. `holder` names them. */
+/* Says that others, named by `holder`, use the live block's memory, so that it can't sleep until
+ * the hold is released. Release it before the block is freed. */
 weir_status_t weir_hold(weir_allocator_t* allocator, void* block, const char* holder,
                         uint64_t* hold);
 weir_status_t weir_release_hold(weir_allocator_t* allocator, void* block, uint64_t hold);
