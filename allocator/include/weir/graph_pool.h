@@ -55,8 +55,8 @@ struct GraphPoolOptions {
 // block, nothing is attached, and no binding is opened.
 using StreamFilter = std::function<bool(Stream)>;
 
-// While it lives, requests go to the pool. Move-only. A binding must be closed or destroyed before
-// the device heap is destroyed; a binding may outlive its GraphPool.
+// Sends requests to the pool while it lives. Move-only. A binding must be closed or destroyed
+// before the device heap is destroyed; a binding may outlive its GraphPool.
 class PoolBinding {
  public:
   PoolBinding() = default;
@@ -64,8 +64,8 @@ class PoolBinding {
   PoolBinding& operator=(PoolBinding&&) noexcept;
   ~PoolBinding();
 
-  // Ends it. `keep`: the capture that it was bound for made a graph, so the pool keeps the memory
-  // until its graphs are gone (GraphPool::release_graph()). The destructor calls close(true): call
+  // Ends the binding. `keep`: its capture made a graph, so the pool keeps the memory until its
+  // graphs are gone (GraphPool::release_graph()). The destructor calls close(true): call
   // close(false) yourself where the capture failed.
   //
   // If the capture's origin is known, and still captured, this is a pause: the pool keeps all that
@@ -77,9 +77,9 @@ class PoolBinding {
   // as captured no more.
   void close(bool keep = true, bool origin_lives = false);
 
-  // True of a binding that was opened inside a capture which the pool did not serve before, with a
-  // filter that takes the origin: it serves eager requests once the capture has ended, until it is
-  // closed.
+  // True if the binding was opened inside a capture that the pool did not serve before, with a
+  // filter that takes the origin: such a binding serves eager requests from the capture's end until
+  // it is closed.
   [[nodiscard]] bool outlives_capture() const;
 
  private:
@@ -95,8 +95,7 @@ class GraphPool {
  public:
   // `heap` must outlive the pool, its bindings and captures, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
-  // Blocks that are live stay so, graphs and captures too: the memory goes back when the last is
-  // gone.
+  // Live blocks, graphs and captures stay valid: the memory goes back when the last is gone.
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
@@ -104,11 +103,11 @@ class GraphPool {
   std::uint64_t id() const;  // of this device heap, from 1; not used again
   DeviceHeap& heap() const { return *heap_; }
 
-  // A block of the pool's memory, whatever is bound. Errors: as DeviceHeap::allocate();
+  // A block of the pool's memory, whatever bindings are open. Errors: as DeviceHeap::allocate();
   // invalid_argument (an eager request while the pool is captured into: see warm_up()).
   Result<void*> allocate(Bytes bytes, Stream stream);
-  // The same from memory that the pool holds and that is free: the pool does not grow, and a
-  // request that finds none fails at once, with no callback called.
+  // As allocate(), from free memory of the pool alone: the pool does not grow, and a request that
+  // finds none fails at once, with no callback called.
   Result<void*> take_free(Bytes bytes, Stream stream);
 
   // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
@@ -123,36 +122,36 @@ class GraphPool {
   // warm_up(filter), but the filter is not asked about a stream that is being captured: requests of
   // such a stream go where they would go without this binding.
   Result<PoolBinding> serve(StreamFilter filter);
-  // The same as warm_up() for streams that are captured, for programs that begin and end captures
-  // themselves: from before the capture begins until after it has ended. The host waits for eager
-  // work on the pool's memory. A filter most often compares the id of the stream's capture. Errors:
-  // invalid_argument (another capture is going on in the pool); device. `origin`: the stream that
-  // the capture begins on, if that is known: whether the capture goes on is then seen, even where
-  // its binding is not closed. Under Trust::context the host does not wait.
+  // As warm_up(), for captured streams of programs that begin and end captures themselves: open the
+  // binding before the capture begins, and close it after the end. The host waits for eager work on
+  // the pool's memory, but not under Trust::context. A filter most often compares the id of the
+  // stream's capture. `origin`: the stream that the capture begins on, if known: the pool then sees
+  // whether the capture goes on, even if the binding is not closed. Errors: invalid_argument
+  // (another capture is going on in the pool); device.
   //
   // If the origin is being captured already, by a capture that the pool served before, the binding
   // goes on with that capture: one capture, one graph. (Under Trust::context another capture may
   // replace a paused one that used the pool's memory on one stream only.) If the origin is not
   // being captured, earlier captures that were announced on it count as failed.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
-  // A graph whose capture's binding was closed with keep will not be launched again: the pool lets
-  // its memory go once it is destroyed, and its launches are done. (If the capture asked for no
-  // memory: once all work so far on streams that the heap knows is done.) Graph does this by
-  // itself. Others call it once for each capture, after the last close() of its binding and before
-  // the GraphPool goes: else the memory is kept until the device heap is gone.
+  // Says that a graph whose capture's binding was closed with `keep` will not be launched again:
+  // the pool lets its memory go once the graph is destroyed and its launches are done. (If the
+  // capture asked for no memory: once all work so far on streams that the heap knows is done.)
+  // Graph does this itself. Other programs call it once for each capture, after the last close() of
+  // its binding and before the GraphPool goes, else the memory stays until the device heap goes.
   void release_graph();
 
   GraphPoolStatistics statistics() const;
 
   // For programs that go back to an earlier state of the pool, to capture anew from there.
   std::vector<PlacedBlock> blocks() const;  // live, by address
-  // Makes just these blocks live: deallocates what else is live, and allocates again, at its place
-  // and with the bytes that lie there, what is not. If the memory there has gone back meanwhile,
-  // the block gets other memory at the same place, or an error if it was plain or stitched. Errors:
-  // invalid_argument (a capture is going on; or a place is not free any more: it names the block);
-  // out_of_memory; device. After an error the same blocks are live as before.
+  // Makes just these blocks live: deallocates the other live blocks, and allocates the missing ones
+  // again, each at its place and with the bytes that lie there. If the memory there has gone back
+  // meanwhile, the block gets other memory at the same place, or an error if it was plain or
+  // stitched. Errors: invalid_argument (a capture is going on; or a place is not free any more: it
+  // names the block); out_of_memory; device. After an error the same blocks are live as before.
   Status restore(std::span<const PlacedBlock> blocks);
-  // Gives back what the pool need not keep, to the device heap. Returns whether there was any.
+  // Gives pages that the pool need not keep to the device heap. Returns whether there were any.
   bool give_back_pages();
 
  private:
@@ -164,9 +163,10 @@ class GraphPool {
   std::shared_ptr<CapturePool> pool_;
 };
 
-// What a capture made. Move-only; destroyed: the executable, the graph, then the pool may let its
-// memory go, once the launches made here are done. (A program that launches executable() by itself
-// has to wait for those launches before it destroys this, and before eager work in the pool.)
+// A captured graph. Move-only. The destructor destroys the executable and the graph; then the pool
+// may let its memory go, once the launches made here are done. (A program that launches
+// executable() by itself has to wait for those launches before it destroys this, and before eager
+// work in the pool.)
 class Graph {
  public:
   Graph() = default;
@@ -175,7 +175,7 @@ class Graph {
   ~Graph();
 
   // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
-  // goes on); asleep (the pool's tag sleeps; of other memory that the graph uses nothing is known).
+  // goes on); asleep (the pool's tag sleeps; other memory that the graph uses is not checked).
   Status launch(Stream stream);
   // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
   GraphHandle graph() const { return graph_; }
@@ -193,8 +193,8 @@ class Graph {
   std::vector<std::shared_ptr<CaptureResource>> resources_;
 };
 
-// A capture of `stream` with a pool attached. Move-only; destroyed without end(): the capture is
-// thrown away.
+// A capture of `stream` with a pool attached. Move-only. Without end(), the destructor throws the
+// capture away.
 class CaptureScope {
  public:
   // Errors: invalid_argument (a capture is going on in the pool); asleep; capture; device.

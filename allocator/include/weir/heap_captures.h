@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program says of captures and graphs that the device heap does not see by itself, and what
-// it hears of them: DeviceHeap::captures().
+// Calls about captures and graphs that the device heap does not see by itself:
+// DeviceHeap::captures().
 #pragma once
 
 #include <cstdint>
@@ -21,34 +21,34 @@ class HeapCaptures {
  public:
   explicit HeapCaptures(DeviceHeap& heap) : heap_(&heap) {}
 
-  // Whether the stream is captured is asked from now on, before an event of the whole context is
-  // recorded; of streams that something was allocated for, it is in any case, unless that named
-  // them as ones that may end.
+  // From now on the heap asks whether `stream` is captured before it records an event of the whole
+  // context. It asks about streams that something was allocated for in any case, but for those that
+  // the request named as Stream::may_end.
   void meet(Stream stream);
 
   // The graph pool whose binding takes requests on `stream` now, from this thread (its id); 0: the
   // device heap itself serves them. Errors: device; capture (no graph pool serves its capture).
   Result<std::uint64_t> pool_serving(Stream stream);
 
-  // Joins in the capture that `captured` is part of. Returns whether a CaptureScope will do as the
-  // attachment says; of a capture that the program ends by itself the heap does not see the end.
+  // Attaches to the capture that `captured` is part of. Returns whether a CaptureScope will do as
+  // the attachment says: the heap does not see the end of a capture that the program ends itself.
   // Errors: capture (no graph pool serves it); device. None of them breaks the capture.
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
 
-  // From now on no event of the whole context is recorded, as one might break a capture that can't
-  // be known of: HeapOptions::context_events. `stream`: Stream::id of the one that is the reason;
-  // 0: none is.
+  // From now on the heap records no event of the whole context, since one might break a capture
+  // that it can't know of (HeapOptions::context_events). `stream`: Stream::id of the stream that is
+  // the reason, or 0.
   void forgo_context_events(ContextEventsLost why, std::uint64_t stream = 0);
-  // Under Trust::context: called once for each reason why events of the whole context are given up,
-  // by whatever finds it. Under the heap's locks: it must not block, and must not call back into
+  // Under Trust::context the callback is called once for each reason why events of the whole
+  // context are given up, under the heap's locks: it must not block, and must not call back into
   // Weir.
   using ContextEventsLostCallback = std::function<void(ContextEventsLost why)>;
   void on_context_events_lost(ContextEventsLostCallback callback);
 
   // From now on graphs captured by a binding (GraphPool::capture) may never be destroyed, as in the
-  // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory
-  // (Trim::waits, or rather than be out of it), one that was released counts as done with the work
-  // so far of all streams that the heap knows.
+  // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory (Trim::waits,
+  // or before a request fails), a released graph counts as done once the work so far of all streams
+  // that the heap knows is done.
   void assume_graphs_leak();
 
  private:
