@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GPU, through the CUDA driver.
 //
-// The driver is loaded at run time: a program that links this also starts where there is none, and
-// then open() says so. A build without the CUDA toolkit has these functions too; each answers
+// The driver is loaded at run time: a program that links this starts without one too, and open()
+// then says so. A build without the CUDA toolkit has these functions too; each answers
 // `unavailable`.
 //
 // Memory: the device's own pages (cuMemCreate), readable and writable by this device alone; made
 // exportable as file descriptors and as fabric handles, and fit for GPUDirect RDMA, where the
 // device and the system allow it.
 // Context: the device's primary one, kept while the CudaDevice lives. Streams must be of that
-// context. Each call makes it current for the calling thread where another is, and puts that back.
-// Capture: no call breaks a capture, whatever its mode, except where the caller asks for what can't
-// be had: wait() in a capture for an event recorded outside it, query() or synchronize() of an
-// event recorded in a capture. Threads: as Device. the driver's calls are thread-safe. Devices that
-// reach the memory as well (add_peer) are the one thing that changes, under a lock.
+// context. Each call makes it current in the calling thread, and then restores the thread's own.
+// Capture: no call breaks a capture, whatever its mode, but wait() in a capture for an event
+// recorded outside it, and query() or synchronize() of an event recorded in a capture. Threads: as
+// Device. The driver's calls are thread-safe; only the list of peers (add_peer) changes, under a
+// lock.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@
 
 namespace weir {
 
-// How memory gets to other processes and comes from them. Threads: as Device. Errors: device (where
+// Gives memory to other processes, and opens theirs. Threads: as Device. Errors: device (where
 // memory can't be shared, the message says so).
 class MemoryExchange {
  public:
@@ -47,8 +47,8 @@ class MemoryExchange {
     Bytes offset;
   };
   virtual Result<SharedSegment> export_segment(Address segment) = 0;
-  // The memory of another process's handle, where it can be reached until close_segment(). A handle
-  // of this process, or one that is open already, may be refused.
+  // Opens another process's handle; returns the memory's address until close_segment(). A handle of
+  // this process, or one that is open already, may be refused.
   virtual Result<Address> import_segment(const std::string& handle) = 0;
   virtual Status close_segment(Address imported) = 0;
 };
@@ -67,9 +67,9 @@ class CudaDevice : public Device, public MemoryExchange {
 
   virtual int ordinal() const = 0;
 
-  // From now on set_access() lets the device `ordinal` read and write, too, whose primary context
-  // this one then keeps, and whose work record_context() and synchronize_context() stand for as
-  // well. What is mapped already: DeviceHeap::renew_access(). Errors: device; nothing has changed.
+  // From now on set_access() lets the device `ordinal` read and write, too, and record_context()
+  // and synchronize_context() cover its work. Keeps its primary context. For memory that is mapped
+  // already call DeviceHeap::renew_access(). Errors: device.
   virtual Status add_peer(int ordinal) = 0;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam between Weir and a GPU: all that the allocator's core knows of CUDA, but for two stream
-// handles: null is the default stream, and 2 is each thread's own (CU_STREAM_PER_THREAD).
+// The interface between Weir and a GPU: all that the core knows of CUDA, beside two stream handles:
+// null is the default stream, and 2 is each thread's own (CU_STREAM_PER_THREAD).
 //
-// A Device has the calls of four roles: memory, events, captures, and copies to host memory. Who
-// needs one role takes that class; who asks which device it is takes Device.
+// A Device has the calls of four roles: memory, events, captures, and copies to host memory. Code
+// that needs one role takes that class; code that asks which device it is takes Device.
 //
 // Two implementations ship: CudaDevice (the driver) and SimDevice (a deterministic model with a
 // happens-before checker). Both pass tests/conformance. docs/porting.md says what a third must do.
@@ -68,8 +68,8 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// The calls of a device, but for those that only say what it has and which it is:
-// for counting, timing and failing them by name.
+// The calls of a device, but for those that only describe it: to count, time and fail calls by
+// name.
 enum class DeviceCall {
   reserve,
   unreserve,
@@ -110,7 +110,7 @@ enum class DeviceCall {
 inline constexpr int kDeviceCalls = static_cast<int>(DeviceCall::memory_info) + 1;
 std::string_view name_of(DeviceCall call);
 
-// Physical memory, addresses, and which of the one is mapped at which of the other.
+// Physical memory, addresses, and mappings of the memory at the addresses.
 class MemoryCalls {
  public:
   // Sizes of pages, and addresses they are mapped at, are multiples of this.
@@ -131,11 +131,11 @@ class MemoryCalls {
   virtual Status unmap(Address address, Bytes size) = 0;
   virtual Status release(PhysicalHandle handle) = 0;
 
-  // Plain memory, for what can't open pages (CUDA: cudaMalloc; IPC handles, peers, registration): a
-  // segment has one address for as long as it lives, which the device chooses, a multiple of 2 MiB,
-  // and is usable at once. `size` is a multiple of 2 MiB and of the granularity. To free a segment
-  // may block the calling thread until all work of the device is done, and breaks no capture.
-  // Errors, beside the usual: unavailable, where a device has pages only (as by default).
+  // Plain memory (CUDA: cudaMalloc), for users that can't open pages (IPC handles, peers,
+  // registration). A segment is usable at once, at one address for as long as it lives, which the
+  // device chooses, a multiple of 2 MiB. `size` is a multiple of 2 MiB and of the granularity.
+  // free_segment() may block the calling thread until all work of the device is done, and breaks no
+  // capture. Errors, beside the usual: unavailable (the device has pages only, as by default).
   virtual Result<Address> allocate_segment(Bytes size);
   virtual Status free_segment(Address address, Bytes size);
 
@@ -156,15 +156,14 @@ class EventCalls {
   virtual Result<bool> query(EventHandle event) = 0;
   virtual Status synchronize(EventHandle event) = 0;
 
-  // Time of the whole context: of every stream of the process on this device and on those of
-  // peer_contexts(), whoever made it and whether or not Weir was told of it, streams and graphs
-  // that were destroyed included.
-  // `record_context` marks all work queued so far; the event is then as one that was recorded on a
-  // stream. Errors: capture (a stream is being captured. Where the device can't tell before it
-  // records, every capture of the process is broken now: ask about the streams first); unavailable
-  // (the driver has no such call: CUDA 12.5). `synchronize_context` blocks the calling thread until
-  // all of it has finished, and breaks no capture. Errors: out_of_memory (it may need a little
-  // memory of the device; Device::prepare_to_synchronize() takes that beforehand).
+  // Work of the whole context: of every stream of the process on this device and on those of
+  // peer_contexts(), known to Weir or not, destroyed streams and graphs included. `record_context`
+  // marks all work queued so far; the event is then as one that was recorded on a stream. Errors:
+  // capture (a stream is being captured. A device that can't tell before it records has now broken
+  // every capture of the process: ask about the streams first); unavailable (the driver has no such
+  // call: CUDA 12.5). `synchronize_context` blocks the calling thread until all of it has finished,
+  // and breaks no capture. Errors: out_of_memory (it may need a little memory of the device;
+  // Device::prepare_to_synchronize() takes that beforehand).
   virtual Status record_context(EventHandle event) = 0;
   virtual Status synchronize_context() = 0;
 
@@ -178,22 +177,21 @@ class EventCalls {
 // Captures, and the graphs that they build.
 class CaptureCalls {
  public:
-  // Whether `stream` is being captured into a graph; the nodes that its next node would depend on;
-  // more nodes for it to depend on; and the nodes that a node of a graph being captured depends on
-  // directly. Of a stream, its handle alone counts here.
-  // capture_status() alone may be asked of a stream whose capture another thread may end meanwhile:
-  // CUDA's answer to the fuller question is then read out of memory that has gone.
+  // `capture_info`: is `stream` being captured? `capture_tips`: the nodes that its next node would
+  // depend on; `add_capture_dependencies`: more of them. `node_dependencies`: the nodes that a node
+  // of a graph being captured depends on directly. A stream's handle alone counts here. If another
+  // thread may end the capture meanwhile, call capture_status() only: CUDA's answer to the fuller
+  // question would be read from freed memory.
   virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
   virtual Result<CaptureInfo::Status> capture_status(Stream stream) = 0;
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
   virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
 
-  // The graph that the stream's capture is building holds `object`, and with it what is
-  // instantiated of it, and every launch of that, until it is done. (CUDA: a user object.) Once the
-  // last of them is gone the object is let go, at once or some tenths of a millisecond later, in
-  // any thread: its destructor may call nothing of the device's. Errors: capture (the stream is not
-  // being captured).
+  // The graph that the stream's capture is building holds `object`, and so do executables made of
+  // the graph, and their launches until they are done. (CUDA: a user object.) Once the last of them
+  // is gone the object is released, at once or some tenths of a millisecond later, in any thread:
+  // its destructor must not call the device. Errors: capture (the stream is not being captured).
   virtual Status retain(Stream stream, std::shared_ptr<void> object) = 0;
 
   // Begins and ends the capture of `stream`, by the same thread (unless relaxed). end_capture gives
@@ -212,21 +210,21 @@ class CaptureCalls {
   ~CaptureCalls() = default;
 };
 
-// Host memory, and copies between it and the device. By default a device has none of it: errors,
-// beside the usual, are then unavailable.
+// Host memory, and copies between it and the device. By default a device has none of this: the
+// calls return `unavailable`.
 class CopyCalls {
  public:
   // Host memory that the device copies from and to at full speed (CUDA: pinned). `size` is a
-  // multiple of 2 MiB. May take long, so several threads may be at it: as many as host_threads()
-  // says are worth while, beside the caller (0: more are of no use). Nothing that the device does
-  // may use what is freed. Errors: out_of_memory (of the host), beside the usual.
+  // multiple of 2 MiB. May take long: host_threads() says how many threads beside the caller's make
+  // it faster (0: none). No work of the device may use memory that is freed. Errors: out_of_memory
+  // (of the host), beside the usual.
   virtual Result<void*> allocate_host(Bytes size);
   virtual Status free_host(void* memory, Bytes size);
   virtual unsigned host_threads() const { return 0; }
 
-  // Copies, and zeros, as work of a stream: the device's own for that direction, made when it is
-  // first asked for, never captured, and ordered after no other. Host memory is that of
-  // allocate_host().
+  // Copies, and zeros, as work of `stream`. copy_stream() is the device's own stream for a
+  // direction: made when first asked for, never captured, and ordered after no other. Host memory
+  // is that of allocate_host().
   enum class Direction { to_host, to_device };
   virtual Result<Stream> copy_stream(Direction direction);
   virtual Status copy_to_host(void* to, Address from, Bytes size, Stream stream);

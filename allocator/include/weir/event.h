@@ -84,7 +84,7 @@ class EventSink {
   virtual void on_start(std::span<const Event> initial) {
     for (const Event& event : initial) on_event(event);
   }
-  // Whose stacks the `stack` of allocations names; null: it is of no interest. Outlives the heap.
+  // The source of the stacks that Event::stack names; null: none is wanted. Outlives the heap.
   virtual StackSource* stacks() { return nullptr; }
 };
 

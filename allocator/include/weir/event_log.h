@@ -87,8 +87,8 @@ class EventLog {
   Event front_, back_;
 };
 
-// Good until the log changes or goes. The event that it refers to is its own: it changes as the
-// iterator moves on.
+// Valid until the log changes or is destroyed. The iterator owns the event that it refers to, which
+// changes as the iterator moves on.
 class EventIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -107,7 +107,7 @@ class EventIterator {
   friend bool operator==(const EventIterator& a, const EventIterator& b) {
     return a.index_ == b.index_;
   }
-  // Of one log; for events it is what it is for numbers.
+  // How many events `b` is before `a`, in the same log.
   friend difference_type operator-(const EventIterator& a, const EventIterator& b) {
     return static_cast<difference_type>(a.index_) - static_cast<difference_type>(b.index_);
   }

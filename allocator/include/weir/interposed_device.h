@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device that passes its calls on to another through one function of its own: for those who
-// count, time or fail them, or who change some of them (ForwardingDevice).
+// A device that passes its calls on to another through one function of its own, to count, time or
+// fail them; ForwardingDevice is for changing some of them.
 #pragma once
 
 #include <memory>

@@ -17,11 +17,11 @@ enum class LogLevel { off, error, warn, info, debug };
 std::string_view name_of(LogLevel level);
 
 // Sets what is logged, and where: `file` is appended to; empty means stderr. Replaces the setting
-// before. Errors: invalid_input if the file can't be opened, or its folder is not there: none is
-// made (the setting before stays).
+// before. Errors: invalid_input (the file can't be opened, or its folder does not exist): the
+// setting before stays.
 Status configure_log(LogLevel level, const std::string& file = "");
 
-// Whether a message at `level` would be written: for callers to whom making one is work.
+// Whether a message at `level` would be written, so that callers need not make one in vain.
 bool log_enabled(LogLevel level);
 
 void log(LogLevel level, std::string_view message);

@@ -7,13 +7,12 @@
 //   rmm::mr::set_current_device_resource_ref(resource);   // RMM; set_current_device_resource() of
 //                                                         // versions from 26.02 on
 //
-// Both of CCCL's vocabularies are spoken. Since 3.1: allocate(stream, bytes) and allocate_sync().
-// Before: allocate_async(bytes, stream) and allocate(bytes).
+// It has the functions of CCCL since 3.1, allocate(stream, bytes) and allocate_sync(), and those of
+// before, allocate_async(bytes, stream) and allocate(bytes).
 //
-// Deallocation is ordered by stream, whichever stream allocated the block: its memory serves the
-// next request at once, and the GPU waits for work queued so far on the stream that is named. A
-// block that further streams use must be ordered before that one, as RMM asks, or named with
-// Allocator::fence().
+// A block may be deallocated on any stream: its memory serves the next request at once, and the GPU
+// waits for work queued so far on that stream. Work of further streams that use the block must be
+// ordered before it, as RMM asks, or named with Allocator::fence().
 //
 // This header needs CCCL's, of the CUDA toolkit or newer ones, and the toolkit's runtime. No other
 // header of Weir's includes it.
@@ -43,7 +42,7 @@ namespace weir {
 // and the blocks.
 class MemoryResource {
  public:
-  // What blocks are aligned to; no larger alignment is to be had.
+  // The alignment of blocks; a larger one is an error.
   static constexpr std::size_t kAlignment = 512;
 
   explicit MemoryResource(Allocator& allocator, int device = Allocator::kCurrentDevice) noexcept
@@ -102,7 +101,7 @@ class MemoryResource {
     deallocate_sync(block, bytes, alignment);
   }
 
-  // Can one give back what the other gave out?
+  // Whether one can give back what the other gave out.
   friend bool operator==(const MemoryResource& one, const MemoryResource& other) noexcept {
     return one.allocator_ == other.allocator_ && one.device_ == other.device_;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device that counts and times the calls made to another: the same figures for every device.
+// A device that counts and times the calls made to another, the same way for every device.
 //
-// Threads: as Device; the figures may be read at any time, each by itself exact, but not all of one
+// Threads: as Device; figures may be read at any time: each is exact, but they are not of one
 // moment. Time is taken from the other device's clock. SimDevice's one clock stands for one host
 // thread: with several, each call's time includes what the others' calls cost meanwhile.
 #pragma once

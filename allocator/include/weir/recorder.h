@@ -28,7 +28,8 @@ class StackSource {
   // The calling thread's stack; 0: unknown. Called in allocations while somebody records, with no
   // lock of Weir's held. Must not allocate from Weir.
   virtual std::uint32_t here() = 0;
-  // Of a stack that here() named, innermost first. Called by a recorder's thread, once for each.
+  // The frames of a stack that here() returned, innermost first. A recorder's thread calls it once
+  // for each stack.
   virtual std::vector<RecordedFrame> frames(std::uint32_t stack) = 0;
 };
 
@@ -38,12 +39,12 @@ StackSource& cpp_stacks();
 
 // The stacks of Python code: function, file and line of each frame, and nothing of Weir's or of C
 // in between. Where a thread runs no Python function, or the process has no Python (CPython 3.9 or
-// later), its stacks are cpp_stacks()'. Runs no Python code, and takes Python's lock (the GIL)
-// where the thread has let go of it: so who holds that lock must not wait for a thread that
-// allocates while it is recorded. There is one in the process.
+// later), its stacks are cpp_stacks()'. Runs no Python code. A thread that has released Python's
+// lock (the GIL) takes it to name its stack: so the lock's holder must not wait for a thread that
+// allocates during a recording. There is one in the process.
 StackSource& python_stacks();
-// Python is about to end: its lock is not taken any more, and nobody waits for it once this
-// returns. Call it without that lock.
+// Call it before Python ends, without Python's lock: nobody takes the lock, or waits for it, once
+// this returns.
 void python_ends();
 
 struct RecorderOptions {
@@ -57,9 +58,9 @@ struct RecorderOptions {
   std::size_t ring_events = std::size_t{1} << 16;
 };
 
-// For one heap, once. Threads: on_event(), mark(), flush(), write_to() and dropped() from any.
-// close() and the destructor once no event can come any more. In a child of fork() nothing is
-// recorded, and the parent's file is left alone.
+// Serves one heap, once. Threads: any may call on_event(), mark(), flush(), write_to() and
+// dropped(); close() and the destructor may run once no event can come any more. In a child of
+// fork() nothing is recorded, and the parent's file is left alone.
 class Recorder final : public EventSink {
  public:
   // Writes the file `path`, replacing it. What has happened is in the file 200 ms later at the
@@ -82,7 +83,7 @@ class Recorder final : public EventSink {
 
   // Returns once all events that came before are in the file, or kept. Errors: as close().
   Status flush();
-  // Of a flight recorder: what it keeps, as a recording. The file appears whole, or not at all; one
+  // Writes what a flight recorder keeps, as a recording. The file appears whole, or not at all; one
   // of that name is replaced. Errors: invalid_input (it can't be written, or this is no flight
   // recorder).
   Status write_to(const std::string& path);

@@ -15,18 +15,18 @@
 // synchronisation of events outside captures are taken to be made in a relaxed exchange of the
 // thread's capture mode, as Weir's devices make them, so that they break no capture.
 //
-// What the host knows to be complete: what a query() said true for, what a synchronize() or
-// finish() returned for, and all that was ordered before those. That the clock is past it is not
+// The host knows work to be complete if a query() said so, if a synchronize() or finish() that
+// waited for it returned, or if it was ordered before such work. A clock past its end is not
 // enough.
 //
-// Of work whose peers do not come (SimPeers) query() says that it is not done, and synchronize()
-// is an error (device), where a GPU would wait for ever.
+// If the peers of work do not come (SimPeers), query() says that it is not done, and synchronize()
+// is an error (device), where a GPU would wait forever.
 //
 // A machine may have several devices (new_device()). They share the clock, the addresses, the
 // physical memory and the checker; kernels of each may use all memory, and a stream of one may wait
-// for an event of another. What is scripted, counted and held is of them all. Each device has
-// streams of its own, and a context: record_context() and synchronize_context() stand for the work
-// of its own streams, and of those of its peers (add_peer()).
+// for an event of another. Scripted faults, counts and memory held are those of all together. Each
+// device has streams of its own, and a context: record_context() and synchronize_context() stand
+// for the work of its own streams, and of those of its peers (add_peer()).
 #pragma once
 
 #include <cstddef>
@@ -106,10 +106,10 @@ inline Access Writes(const void* pointer, Bytes bytes) {
   return {Access::Kind::write, Address::of(pointer), bytes};
 }
 
-// Work elsewhere that kernels of this device wait for: that of other ranks, say. A kernel that has
-// such peers takes its time as any other; but whatever is ordered after its begin is not done
-// before they are there. Its kernels are numbered from 1, in the order of their launches.
-// Self-synchronised: called from any thread.
+// Work elsewhere that kernels of this device wait for, such as that of other ranks. A kernel with
+// peers takes its time as any other, but nothing ordered after its begin is done before they are
+// there. Its kernels are numbered from 1, in the order of their launches. Self-synchronised: called
+// from any thread.
 class SimPeers {
  public:
   virtual ~SimPeers() = default;
@@ -155,8 +155,8 @@ struct SimLive {
   friend bool operator==(const SimLive&, const SimLive&) = default;
 };
 
-// Bytes that are of one write: of which, and from which byte of it on. Writes are numbered in the
-// order of their launches, those of a launched graph in the order of capture.
+// Bytes that one write made: which write, and from which of its bytes on. Writes are numbered in
+// the order of their launches, those of a launched graph in the order of capture.
 struct SimContent {
   static constexpr std::uint64_t kZeros = ~std::uint64_t{0};  // the write of zeros
   Bytes offset;
@@ -220,7 +220,7 @@ class SimDevice final : public Device {
 
   // Makes the `nth` call of this kind from now on (1: the next) fail once, with `code`.
   void fail(DeviceCall call, std::uint64_t nth, ErrorCode code = ErrorCode::device);
-  // Those that have not come yet never will. Returns how many they were.
+  // Drops faults that have not come yet. Returns how many there were.
   std::uint64_t forget_faults();
 
   std::vector<Race> races() const;  // the first 100
@@ -243,8 +243,8 @@ class SimDevice final : public Device {
   std::vector<SimPage> pages() const;
   std::vector<Segment> translate(Address address, Bytes bytes) const;
 
-  // What the bytes there hold (SimOptions::track_contents): of what was written, and mapped. Copies
-  // carry it.
+  // Which writes the bytes there are of, where mapped and written (SimOptions::track_contents).
+  // Copies carry it.
   std::vector<SimContent> contents(Address address, Bytes bytes) const;
 
   std::string name() const override;
