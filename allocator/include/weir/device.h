@@ -222,9 +222,9 @@ class CopyCalls {
   virtual Status free_host(void* memory, Bytes size);
   virtual unsigned host_threads() const { return 0; }
 
-  // Copies, and zeros, as work of `stream`. copy_stream() is the device's own stream for a
-  // direction: made when first asked for, never captured, and ordered after no other. Host memory
-  // is that of allocate_host().
+  // Copies, and zeros, as work of copy_stream(), the device's own stream for a direction: made when
+  // first asked for, never captured, and ordered after no other. Host memory is that of
+  // allocate_host().
   enum class Direction { to_host, to_device };
   virtual Result<Stream> copy_stream(Direction direction);
   virtual Status copy_to_host(void* to, Address from, Bytes size, Stream stream);

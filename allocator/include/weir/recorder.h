@@ -59,7 +59,7 @@ struct RecorderOptions {
 };
 
 // Serves one heap, once. Threads: any may call on_event(), mark(), flush(), write_to() and
-// dropped(); close() and the destructor may run once no event can come any more. In a child of
+// dropped(); close() and the destructor run only when no event can come any more. In a child of
 // fork() nothing is recorded, and the parent's file is left alone.
 class Recorder final : public EventSink {
  public:

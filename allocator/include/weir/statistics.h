@@ -36,7 +36,7 @@ struct HeapStatistics {
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
 };
 
-// Of one device heap; gauges with names of HeapStatistics are sums over its heaps.
+// Of one device heap; gauges named as in HeapStatistics cover all its heaps.
 struct Statistics {
   Gauge live_blocks, live_bytes, requested_bytes;
   Gauge leased_bytes;    // sizes of the pages of which bytes are in use, by whatever heaps
