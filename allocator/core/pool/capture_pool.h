@@ -165,7 +165,6 @@ class CapturePool final : private OnPoolEvents,
   void enter_as_sparing();
   void free_deferred_locked() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
-  std::vector<PlacedBlock> blocks_locked() const WEIR_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::optional<Capture> capture_ WEIR_GUARDED_BY(mutex_);  // that goes on

@@ -53,10 +53,6 @@ Status place(Pool& pool, const PlacedBlock& block) {
 
 std::vector<PlacedBlock> CapturePool::blocks() const {
   const MutexLock lock(mutex_);
-  return blocks_locked();
-}
-
-std::vector<PlacedBlock> CapturePool::blocks_locked() const {
   std::vector<PlacedBlock> blocks;
   for_each_heap([&](const StreamHeap& heap) { heap.list_placed(blocks); });
   std::sort(blocks.begin(), blocks.end(),
@@ -75,7 +71,8 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     }
   }
   const MutexLock lock(mutex_);
-  const std::vector<PlacedBlock> live = blocks_locked();
+  std::vector<PlacedBlock> live;
+  for_each_heap([&](const StreamHeap& heap) { heap.list_placed(live); });
   const Places places_live = places_of(live), places_wanted = places_of(wanted);
   if (capture_) return refuse("a capture into it is going on");
   note_touched();

@@ -55,14 +55,15 @@ class DeviceHeap {
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
 
-  // As fence(), for pointers anywhere into blocks; memory that is not the heap's is passed over, and
-  // `pointers` may be empty. The blocks may be deallocated at once, even after an error: a block
-  // that can't take the fence now takes it later, before its memory serves anything else. Blocks of
-  // `user` itself need none. In a capture the fence is an edge of the graph. Returns the fence's
-  // point, for wait(); none: `user` is being captured, or the device refuses an event now. `exact`:
-  // the point covers the work queued so far and no more, as note_waited() needs, since the program
-  // can have waited for no later work. Otherwise the point may cover later work, and costs no event
-  // where no block needs one. Errors: device (the driver does not say whether `user` is captured).
+  // As fence(), for pointers anywhere into blocks; memory that is not the heap's is passed over,
+  // and `pointers` may be empty. The blocks may be deallocated at once, even after an error: a
+  // block that can't take the fence now takes it later, before its memory serves anything else.
+  // Blocks of `user` itself need none. In a capture the fence is an edge of the graph. Returns the
+  // fence's point, for wait(); none: `user` is being captured, or the device refuses an event now.
+  // `exact`: the point covers the work queued so far and no more, as note_waited() needs, since the
+  // program can have waited for no later work. Otherwise the point may cover later work, and costs
+  // no event where no block needs one. Errors: device (the driver does not say whether `user` is
+  // captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. If the heap knows
