@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that do not come, in the simulated world: what only some ask for ends for nobody, as on a
 // GPU.
-#include <barrier>
 #include <chrono>
 #include <thread>
 
@@ -27,27 +26,12 @@ TEST_F(AbsentRanks, AreFoundByTheWatchdogWithinTheTimeout) {
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
   expect_ok(rank.sum(block, kSize, rank.compute));
-  expect_ok(rank.comm->poll());
-  rank.device.advance(kSecond + 1_ms);
+  rank.device.advance(kSecond + 1_ms);  // timed from when it was queued, not from the first look
   expect_error(rank.comm->poll(), ErrorCode::device,
                "rank 0 of 2: operation 1, all-reduce of 4.00 MiB of float32 (sum), has not ended "
                "in 1.0 s");
   rank.free(block);
   expect_ok(rank.comm->close());  // what went on was ended
-}
-
-TEST_F(AbsentRanks, MakeCloseAnErrorInTimeThatNamesTheOperation) {
-  create();
-  Rank& rank = *ranks_[0];
-  void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(rank.sum(block, kSize, rank.compute));
-  rank.free(block);
-  const auto begin = std::chrono::steady_clock::now();
-  expect_error(rank.comm->close(), ErrorCode::device,
-               "operation 1 of communicator 'world', all-reduce of 4.00 MiB of float32 (sum), has "
-               "not ended on rank 0 of 2: rank 1 has not come to it");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-  expect_ok(ranks_[1]->comm->close());
 }
 
 TEST_F(AbsentRanks, MakeCloseAnErrorWithinTheHostTimeoutOfTheCommunicatorToo) {
@@ -66,24 +50,6 @@ TEST_F(AbsentRanks, MakeCloseAnErrorWithinTheHostTimeoutOfTheCommunicatorToo) {
   expect_error(rank.comm->close(), ErrorCode::device,
                "its operations have not ended in 0.1 s: the first that may not have is operation "
                "1, all-reduce of 4.00 MiB of float32 (sum)");
-}
-
-TEST_F(AbsentRanks, MakeAnOperationThatHangsAnErrorOfClose) {
-  create();
-  world_.hang(0, 2);
-  std::barrier all_asked(2);  // else the first may be what has not ended
-  on_all([&](Rank& rank) {
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i < 3; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    all_asked.arrive_and_wait();
-    const Status closed = rank.comm->close();
-    if (rank.number == 0) {
-      expect_error(closed, ErrorCode::device, "operation 2 of communicator 'world'");
-    } else {
-      expect_ok(closed);
-    }
-  });
 }
 
 TEST_F(AbsentRanks, MayComeLate) {

@@ -77,10 +77,6 @@ TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
   EXPECT_EQ(weir("comm scenario").code, 2);
 }
 
-TEST_F(CommBench, OneRankIsOne) {
-  EXPECT_THAT(weir("comm bench --device sim --ranks 1 -b 8 -e 8 -n 1").out, HasSubstr("1 rank: "));
-}
-
 TEST_F(CommBench, AScenarioMayBeNamedInSmallLetters) {
   const test::Finished finished = weir("comm scenario --device sim a");
   EXPECT_EQ(finished.code, 0) << finished.err;

@@ -1,17 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/comm/bucketer.h"
 
-#include "tests/comm/buckets.h"
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/comm/ranks.h"
 
 namespace weir {
 namespace {
 
-using test::Buckets;
 using test::expect_error;
 using test::expect_ok;
 using test::Rank;
-using test::shuffled;
 using testing::IsEmpty;
+
+// From the last to the first; or, of another seed than 0, in any order.
+std::vector<std::size_t> shuffled(std::size_t count, std::uint32_t seed) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  std::mt19937 random(seed);
+  if (seed != 0) std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+
+class Buckets : public test::CommRanks {
+ protected:
+  // 25 MiB are all-reduced in 1 ms.
+  Buckets() : CommRanks(2, {.bytes_per_nanosecond = 26.2144}) {
+    create();
+    prepare();
+    start();
+  }
+  void start() {
+    before_.clear();
+    for (const auto& rank : ranks_) {
+      before_.push_back({world_.operations(rank->number), rank->device.host_waits()});
+    }
+  }
+  // Since the communicator was prepared.
+  std::uint64_t operations(const Rank& rank) const {
+    return world_.operations(rank.number) - before_[static_cast<std::size_t>(rank.number)].first;
+  }
+  std::uint64_t host_waits(const Rank& rank) const {
+    return rank.device.host_waits() - before_[static_cast<std::size_t>(rank.number)].second;
+  }
+
+  static Bucketer make(Rank& rank, const std::vector<std::uint64_t>& counts,
+                       const BucketerOptions& options = {}) {
+    Result<Bucketer> made =
+        Bucketer::create(*rank.comm, counts, DataType::float32, rank.compute, options);
+    EXPECT_TRUE(made.ok()) << made.error().message();
+    return *std::move(made);
+  }
+  static void write(Rank& rank, Bucketer& buckets, std::size_t tensor, std::uint64_t count,
+                    Stream stream, Nanoseconds time = 10_us) {
+    if (count > 0) rank.write(stream, buckets.bucket_view(tensor), Bytes{4 * count}, time);
+  }
+  static void read_all(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
+                       Stream stream) {
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] > 0) rank.read(stream, buckets.bucket_view(i), Bytes{4 * counts[i]}, 1_us);
+    }
+  }
+  // A step on the compute stream, gradients in this order.
+  static void step(Rank& rank, Bucketer& buckets, const std::vector<std::uint64_t>& counts,
+                   const std::vector<std::size_t>& order) {
+    for (const std::size_t tensor : order) {
+      write(rank, buckets, tensor, counts[tensor], rank.compute);
+      expect_ok(buckets.ready(tensor));
+    }
+    expect_ok(buckets.finish());
+    read_all(rank, buckets, counts, rank.compute);
+  }
+  // Host time until the stream is done.
+  static Nanoseconds end_of(Rank& rank, Stream stream) {
+    const EventHandle event = *rank.device.create_event();
+    expect_ok(rank.device.record(event, stream));
+    expect_ok(rank.device.synchronize(event));
+    expect_ok(rank.device.destroy_event(event));
+    return rank.device.now();
+  }
+
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> before_;
+};
 
 TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
   Rank& rank = *ranks_[0];
@@ -87,26 +161,6 @@ TEST_F(Buckets, AreReducedWhileTheRestIsComputed) {
     EXPECT_GE(apart, 40_ms);
     EXPECT_GE(together, 21_ms);  // what is computed, and the last bucket
     EXPECT_LE(together, 22_ms);
-  });
-}
-
-TEST_F(Buckets, RecordNoEventForAGradientWhileOneStreamMakesThem) {
-  const std::vector<std::uint64_t> counts(20, 1000);
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, counts);
-    for (int i = 0; i < 3; ++i) {
-      const std::uint64_t before = rank.device.calls(DeviceCall::record);
-      for (std::size_t tensor = counts.size(); tensor-- > 0;) {
-        write(rank, buckets, tensor, counts[tensor], rank.compute);
-        expect_ok(buckets.ready(tensor));
-        if (tensor > 0) {
-          EXPECT_EQ(rank.device.calls(DeviceCall::record), before);
-        }
-      }
-      // Of the one bucket: the fork, the watchdog, the fence.
-      EXPECT_EQ(rank.device.calls(DeviceCall::record), before + 3);
-      expect_ok(buckets.finish());
-    }
   });
 }
 
@@ -229,15 +283,82 @@ TEST_F(Buckets, WhoseNcclFailsInTheMiddleSayWhyAndMemoryIsWhole) {
   ranks_[1]->comm->abort("rank 0 failed");
 }
 
-TEST_F(Buckets, OfACommunicatorThatWasAbortedAreRefused) {
+// Steps inside graphs.
+using CapturedBuckets = Buckets;
+
+TEST_F(CapturedBuckets, AreRightInEveryOrderOfReplay) {
+  const std::vector<std::uint64_t> counts{5'000, 70'000, 20, 9'000, 30'000, 0, 4'000, 1};
   on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, {1000, 1000});
+    Bucketer buckets = make(rank, counts, {.bucket = 256_KiB, .first_bucket = 16_KiB});
+    GraphPool pool(*rank.heap);
+    step(rank, buckets, counts, shuffled(counts.size(), 3));  // an eager one first
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    step(rank, buckets, counts, shuffled(counts.size(), 5));
+    step(rank, buckets, counts, shuffled(counts.size(), 6));
+    Result<Graph> graph = rank.comm->end_capture(*capture);
+    expect_ok(graph);
+    if (!graph.ok()) return;
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      EXPECT_EQ(rank.device.replay_in_random_order(graph->graph(), seed), 0u) << "seed " << seed;
+    }
+    for (int launch = 0; launch < 3; ++launch) {
+      expect_ok(rank.comm->launch(*graph, rank.compute));
+    }
+    step(rank, buckets, counts, shuffled(counts.size(), 4));  // and one after
+    EXPECT_EQ(operations(rank), 4 * buckets.buckets());
+    EXPECT_EQ(host_waits(rank), 0u);
+  });
+  EXPECT_THAT(world_.mismatches(), IsEmpty());
+}
+
+TEST_F(CapturedBuckets, OfAStepThatIsNotWholeAreToldApart) {
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
+    GraphPool pool(*rank.heap);
     write(rank, buckets, 1, 1000, rank.compute);
     expect_ok(buckets.ready(1));
-    rank.comm->abort("a test");
-    expect_error(buckets.ready(0), ErrorCode::device, "aborted: a test");
-    expect_error(buckets.finish(), ErrorCode::device, "aborted: a test");
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    expect_error(buckets.ready(0), ErrorCode::capture, "captured whole, or not at all");
+    expect_ok(capture->end());
+    write(rank, buckets, 0, 1000, rank.compute);
+    expect_ok(buckets.ready(0));
+    expect_ok(buckets.finish());
   });
+}
+
+TEST_F(CapturedBuckets, OfAStepWhoseCaptureIsOverBeginAnew) {
+  on_all([&](Rank& rank) {
+    Bucketer buckets = make(rank, {1000, 1000}, {.bucket = 4_KiB, .first_bucket = 4_KiB});
+    GraphPool pool(*rank.heap);
+    for (const bool all : {true, false}) {
+      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+      expect_ok(capture);
+      write(rank, buckets, 1, 1000, rank.compute);
+      expect_ok(buckets.ready(1));
+      write(rank, buckets, 0, 1000, rank.compute);
+      if (all) expect_ok(buckets.ready(0));
+      expect_ok(rank.comm->end_capture(*capture));
+      if (all) {
+        expect_error(buckets.finish(), ErrorCode::capture,
+                     "the capture that the work is part of is over");
+      }
+    }
+    step(rank, buckets, {1000, 1000}, {1, 0});
+    EXPECT_EQ(rank.device.race_count(), 0u);
+  });
+}
+
+TEST_F(CapturedBuckets, AreMadeBeforeTheCapture) {
+  Rank& rank = *ranks_[0];
+  GraphPool pool(*rank.heap);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+  expect_ok(capture);
+  const std::vector<std::uint64_t> some{10};
+  expect_error(Bucketer::create(*rank.comm, some, DataType::float32, rank.compute),
+               ErrorCode::capture, "create it before the capture begins");
+  expect_ok(capture->end());
 }
 
 }  // namespace

@@ -72,23 +72,6 @@ TEST_F(OnTheCallersStream, BuffersMayGoAtOnceAndTheNextHasTheirBytes) {
   });
 }
 
-TEST_F(OnTheCallersStream, BlocksOfOtherStreamsAreFenced) {
-  create();
-  on_all([](Rank& rank) {
-    for (int step = 0; step < 10; ++step) {
-      void* const block = rank.allocate(kSize, rank.side);
-      rank.write(rank.side, block, kSize);
-      expect_ok(rank.heap->order(rank.side, rank.compute));
-      expect_ok(sum(*rank.comm, block, rank.compute));
-      rank.free(block);
-      void* const next = rank.allocate(kSize, rank.side);
-      rank.write(rank.side, next, kSize);  // a race, were the fence left out
-      rank.free(next);
-    }
-    EXPECT_EQ(rank.device.host_waits(), 0u);
-  });
-}
-
 // Each record of an operation is refused in turn: the watchdog's, the fence's, the fork's.
 TEST_F(OnTheCallersStream, BlocksAreFencedThoughTheDeviceRefusesAnEvent) {
   for (std::uint64_t nth = 1; nth <= 4; ++nth) {
@@ -131,38 +114,6 @@ TEST_F(OnTheCallersStream, BlocksOfACapturedGroupThatIsRefusedHalfWayAreFenced) 
     rank.write(rank.compute, next, kSize * 2);  // a race in the graph, were the fence left out
     rank.free(next);
     EXPECT_TRUE(capture.end().ok());
-  });
-}
-
-TEST_F(OnTheCallersStream, OnlyBlocksThatAnOperationUsesAreFencedAndEachOnce) {
-  create();
-  on_all([](Rank& rank) {
-    void* const first = rank.allocate(kSize, rank.side);
-    void* const second = rank.allocate(kSize, rank.side);
-    void* const own = rank.allocate(kSize, rank.compute);
-    const auto fences_of = [&](std::span<const Operation> group) {
-      const std::uint64_t before = rank.heap->statistics().fences;
-      expect_ok(rank.comm->run(group, rank.compute));
-      return rank.heap->statistics().fences - before;
-    };
-    const Operation broadcast{.kind = OperationKind::broadcast,
-                              .send = first,
-                              .receive = second,
-                              .count = kCount,
-                              .type = DataType::float32};
-    EXPECT_EQ(fences_of({&broadcast, 1}), rank.number == 0 ? 2u : 1u) << "only the root reads";
-    Operation in_place = broadcast;
-    in_place.receive = first;
-    EXPECT_EQ(fences_of({&in_place, 1}), 1u) << "the root reads it, and the others write it";
-    Operation sum{.send = first, .receive = first, .count = kCount, .type = DataType::float32};
-    EXPECT_EQ(fences_of({&sum, 1}), 1u) << "in place";
-    const Operation group[] = {sum, broadcast, sum};
-    EXPECT_EQ(fences_of(group), 2u);
-    sum.count = 0;
-    EXPECT_EQ(fences_of({&sum, 1}), 0u);
-    sum = {.send = own, .receive = own, .count = kCount, .type = DataType::float32};
-    EXPECT_EQ(fences_of({&sum, 1}), 0u) << "of the stream itself";
-    for (void* const block : {first, second, own}) rank.free(block);
   });
 }
 

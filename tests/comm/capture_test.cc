@@ -36,11 +36,6 @@ class CapturedCollectives : public test::CommRanks {
   }
 };
 
-class AloneInACapture : public CapturedCollectives {
- protected:
-  AloneInACapture() : CapturedCollectives({}, 1) {}
-};
-
 class NotConnected : public CapturedCollectives {
  protected:
   NotConnected() : CapturedCollectives({.connects_at_once = false}) {}
@@ -94,44 +89,6 @@ TEST_F(CapturedCollectives, OnForkedStreamsAreJoinedAndMemoryIsSharedInOrder) {
   });
 }
 
-TEST_F(CapturedCollectives, LetTheirBuffersGoAtOnce) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    for (int layer = 0; layer < 8; ++layer) {
-      void* const block = rank.allocate(kSize, rank.compute);
-      rank.write(rank.compute, block, kSize);  // a race, were the one before not fenced
-      expect_ok(rank.sum(block, kSize, rank.compute));
-      rank.free(block);
-    }
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
-    EXPECT_EQ(wrong_reads(rank, *graph), 0u);
-    EXPECT_EQ(rank.device.race_count(), 0u);
-    EXPECT_LT(pool.statistics().reserved_bytes, kSize * 8);
-  });
-}
-
-TEST_F(CapturedCollectives, TakeEagerBlocksWhoseFreeWaitsForTheEnd) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    void* const parameters = rank.allocate(kSize, rank.compute);
-    rank.write(rank.compute, parameters, kSize);
-    rank.device.finish();
-    CaptureScope capture = begin(rank, pool);
-    expect_ok(rank.sum(parameters, kSize, rank.compute));
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
-    expect_ok(rank.comm->launch(*graph, rank.compute));
-    rank.device.finish();
-    rank.free(parameters);
-  });
-}
-
 TEST_F(CapturedCollectives, WorksMayNotBeWaitedForFromElsewhere) {
   create();
   prepare();
@@ -174,30 +131,6 @@ TEST_F(CapturedCollectives, InACaptureThatNoPoolServesAreRefusedAndItGoesOn) {
   rank.free(block);
 }
 
-// In the midst of a fork, too: else the graph would lack what came after it. (Behind it, where the
-// operation is fenced, the block takes its fence when it is deallocated.)
-TEST_F(AloneInACapture, AnOperationFailsWhereTheDriverDoesNotSayWhatIsCaptured) {
-  Rank& rank = *ranks_[0];
-  std::uint64_t failed = 0, calls = 0;
-  for (bool over = false; !over; ++calls) {
-    create();
-    prepare();
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kSize, rank.compute);
-    rank.device.fail(DeviceCall::capture_info, calls + 1);
-    const Result<Work> work = rank.sum(block, kSize, rank.compute);
-    over = rank.device.forget_faults() > 0;
-    EXPECT_TRUE(work.ok() || !over);
-    EXPECT_TRUE(!work.ok() || calls >= 5) << "call " << calls + 1;
-    failed += work.ok() ? 0 : 1;
-    rank.free(block);
-    (void)capture.end();
-    rank.comm.reset();
-  }
-  EXPECT_GE(failed, 5u);
-}
-
 TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {
   create();
   prepare();
@@ -214,21 +147,6 @@ TEST_F(CapturedCollectives, InACaptureThatIsBrokenSayThatItWasBrokenBefore) {
   EXPECT_FALSE(capture.end().ok());
   expect_ok(rank.comm->status());
   expect_ok(rank.device.destroy_event(captured));
-}
-
-TEST_F(CapturedCollectives, ThatDifferBetweenRanksAreLaunchedByNone) {
-  create();
-  prepare();
-  may_differ_ = true;
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (int i = 0; i <= rank.number; ++i) expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    expect_error(rank.comm->end_capture(capture), ErrorCode::capture,
-                 "rank 1 captured other operations (2) than rank 0 (1)");
-  });
 }
 
 class CapturedPipeline : public CapturedCollectives {

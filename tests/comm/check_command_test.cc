@@ -54,13 +54,6 @@ TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
   EXPECT_EQ(read("check.json"), printed.out);
 }
 
-TEST_F(CheckCommand, FilesOfTheRootAreRead) {
-  tree_.write("etc/nccl.conf", "NCCL_NET=Socket\nNCCL_CUMEM_ENABLE=0\n");
-  const test::Finished finished = run("", "--root " + tree_.path());
-  EXPECT_EQ(finished.code, 0);
-  EXPECT_THAT(finished.out, AllOf(HasSubstr("read /etc/nccl.conf"), HasSubstr("[cumem_disabled]")));
-}
-
 TEST_F(CheckCommand, ThisMachineCanBeLookedAt) {
   const test::Finished finished = run("", "");
   EXPECT_THAT(finished.code, ::testing::AnyOf(0, 1)) << finished.err;  // whatever it has

@@ -210,16 +210,6 @@ TEST_F(Checks, OfGarbageArePrintableAndSoundJson) {
   EXPECT_EQ(nlohmann::json::parse(check_json(found))["rdma_ports"].size(), 8u);
 }
 
-TEST_F(Checks, LeaveNoFileOpen) {
-  const auto open_files = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                         std::filesystem::directory_iterator());
-  };
-  const auto before = open_files();
-  (void)check({{"NCCL_CONF_FILE", "/"}});
-  EXPECT_EQ(open_files(), before);
-}
-
 TEST_F(Checks, ReadNumbersAsNcclDoes) {
   const Check found = check({{"NCCL_MAX_CTAS", "0x10"},
                              {"NCCL_MIN_CTAS", "true"},

@@ -18,22 +18,6 @@ class EagerCollectives : public test::CommRanks {
  protected:
 };
 
-TEST_F(EagerCollectives, ComeAfterTheWorkBeforeThemAndBeforeWhoeverWaits) {
-  create();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kLargeSize, rank.compute);
-    rank.write(rank.compute, block, kLargeSize);
-    const Result<Work> work = rank.sum(block, kLargeSize, rank.compute);
-    expect_ok(work);
-    EXPECT_FALSE(work->captured());
-    expect_ok(work->wait(rank.side));
-    rank.read(rank.side, block, kLargeSize);  // a race, were the wait left out
-    expect_ok(rank.heap->fence(block, rank.side));
-    rank.free(block);
-    EXPECT_EQ(rank.device.host_waits(), 0u);
-  });
-}
-
 TEST_F(EagerCollectives, BuffersMayGoAtOnce) {
   create();
   on_all([](Rank& rank) {
@@ -84,39 +68,6 @@ TEST_F(EagerCollectives, ThatNobodyWaitsForAreSeenByTheChecker) {
     rank.free(block);
   });
   begin_anew();
-}
-
-TEST_F(EagerCollectives, UseTheWholeOfWhatTheyReadAndWrite) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    Communicator& all = *rank.comm;
-    const Where compute = overlapped(rank.compute);
-    const int other = 1 - rank.number;
-    void* const one = rank.allocate(kLargeSize, rank.compute);
-    void* const each = rank.allocate(kLargeSize * 2, rank.compute);
-    rank.write(rank.compute, one, kLargeSize);
-    rank.write(rank.compute, each, kLargeSize * 2);
-    const DataType type = DataType::float32;
-    expect_ok(all.all_gather(one, each, kLargeCount, type, compute));
-    expect_ok(all.reduce_scatter(each, one, kLargeCount, type, ReduceOp::max, compute));
-    expect_ok(all.broadcast(one, one, kLargeCount, type, 1, compute));
-    expect_ok(all.reduce(one, one, kLargeCount, type, ReduceOp::average, 0, compute));
-    void* const from_each = rank.allocate(kLargeSize * 2, rank.compute);
-    rank.write(rank.compute, from_each, kLargeSize * 2);
-    expect_ok(all.all_to_all(from_each, each, kLargeCount, type, compute));
-    rank.free(from_each);
-    const Operation pair[] = {
-        {.kind = OperationKind::send, .send = one, .count = kLargeCount, .peer = other},
-        {.kind = OperationKind::receive, .receive = each, .count = kLargeCount, .peer = other}};
-    const Result<Work> last = all.run(pair, compute);
-    expect_ok(last);
-    expect_ok(last->wait(rank.compute));
-    rank.write(rank.compute, one, kLargeSize);
-    rank.write(rank.compute, each, kLargeSize * 2);
-    rank.free(one);
-    rank.free(each);
-  });
 }
 
 TEST_F(EagerCollectives, TakePointersIntoTheMiddleOfBlocks) {
@@ -216,20 +167,6 @@ TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
     EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 300);
     EXPECT_EQ(rank.device.calls(DeviceCall::query), 0u);
     EXPECT_EQ(rank.device.host_waits(), 0u);
-    rank.free(block);
-  });
-}
-
-TEST_F(EagerCollectives, WhoseStreamCannotBeWaitedForAreAnErrorAndTheNextIsAsEver) {
-  create();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kLargeSize, rank.compute);
-    rank.write(rank.compute, block, kLargeSize);
-    rank.device.fail(DeviceCall::record, 1);
-    expect_error(rank.sum(block, kLargeSize, rank.compute), ErrorCode::device, "record");
-    const Result<Work> work = rank.sum(block, kLargeSize, rank.compute);
-    expect_ok(work);
-    if (work) expect_ok(work->wait(rank.compute));
     rank.free(block);
   });
 }

@@ -2,10 +2,12 @@
 // A communicator's life: how it begins, what ends it, and what is left then.
 #include "weir/comm/communicator.h"
 
+#include <atomic>
 #include <chrono>
 #include <limits>
 
 #include "tests/comm/ranks.h"
+#include "weir/interposed_device.h"
 
 namespace weir {
 namespace {
@@ -237,30 +239,6 @@ TEST_F(Communicators, ThatNcclCannotDestroyAreSaidAndTheRestIsGone) {
   left_communicators_ = 1;
 }
 
-TEST_F(Communicators, WhoseStreamCannotBeRetiredSayItAndTheRestIsGone) {
-  std::uint64_t records = 0;
-  for (const bool fails : {false, true}) {
-    Rank lone;
-    lone.nccl = world_.rank(0, lone.device);
-    Result<Communicator> made =
-        Communicator::create(lone.context(), *lone.nccl->unique_id(), 1, 0, {.watch_every = {}});
-    ASSERT_TRUE(made.ok());
-    void* const block = lone.allocate(kSize, lone.compute);
-    expect_ok(
-        made->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(lone.compute)));
-    lone.free(block);
-    if (fails) {
-      lone.device.fail(DeviceCall::record, records);
-      expect_error(made->close(), ErrorCode::device, "record");
-    } else {
-      const std::uint64_t before = lone.device.calls(DeviceCall::record);
-      expect_ok(made->close());
-      records = lone.device.calls(DeviceCall::record) - before;
-    }
-  }
-  EXPECT_EQ(world_.live_streams(), 0u);
-}
-
 // The device, the heap and NCCL may go before the last Work.
 TEST_F(Communicators, LeaveNothingOfTheDeviceToTheirWorks) {
   std::optional<Work> kept;
@@ -314,6 +292,48 @@ TEST_F(Communicators, ThatTheirGraphsOutliveGoWithTheLastGraph) {
   });
   EXPECT_EQ(world_.live_communicators(), 0u);
   EXPECT_EQ(world_.live_streams(), 0u);
+}
+
+// The host waits long on it from slow_down() on.
+class SlowDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  void slow_down(std::chrono::milliseconds time) { time_ = time; }
+  bool waits() const { return waits_; }
+  Status synchronize(EventHandle event) override {
+    waits_ = true;
+    std::this_thread::sleep_for(time_.load());
+    waits_ = false;
+    return ForwardingDevice::synchronize(event);
+  }
+
+ private:
+  std::atomic<std::chrono::milliseconds> time_{};
+  std::atomic<bool> waits_ = false;
+};
+
+class BoundedCommunicators : public test::CommRanks {
+ protected:
+  BoundedCommunicators() : CommRanks(1) {}
+};
+
+TEST_F(BoundedCommunicators, AreClosedOnceNobodyWaitsOnTheirDevice) {
+  for (const bool prepared : {true, false}) {
+    Rank& rank = *ranks_[0];
+    SlowDevice slow(rank.device);
+    Result<Communicator> made =
+        Communicator::create({*rank.nccl, slow, *rank.heap}, *rank.nccl->unique_id(), 1, 0,
+                             {.host_timeout = 1'000_ms, .watch_every = {}});
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    if (prepared) {
+      expect_ok(made->prepare());
+      expect_ok(made->all_reduce(nullptr, nullptr, 0, DataType::float32, {}, rank.compute));
+    }
+    slow.slow_down(std::chrono::milliseconds(1300));
+    EXPECT_FALSE((prepared ? made->close() : made->prepare()).ok());
+    if (!prepared) (void)made->close();
+    EXPECT_FALSE(slow.waits()) << prepared;
+  }
 }
 
 // Memory that prepare() takes for a moment.

@@ -254,22 +254,6 @@ TEST_F(FakeNccl, AnExchangeOfMoreThanItsMemoryHoldsIsRefused) {
   EXPECT_EQ(here.gathers, 1);
 }
 
-TEST_F(FakeNccl, AnExchangeWaitsForRanksThatComeLate) {
-  FakeComm late;
-  std::thread waits([&] {
-    const auto gathered = host_all_gather(late, 'l', Nanoseconds{60 * kOneSecond.count});
-    EXPECT_TRUE(gathered.ok()) << gathered.error().message();
-  });
-  {
-    std::unique_lock lock(gpu.mutex);
-    EXPECT_TRUE(gpu.changed.wait_for(lock, std::chrono::seconds(10), [&] {
-      return late.asked >= 10;
-    })) << "it goes on asking";
-  }
-  let_come(late);
-  waits.join();
-}
-
 TEST_F(FakeNccl, ExchangesOneAfterTheOtherShareAStreamAndMemory) {
   FakeComm here;
   let_come(here);

@@ -97,11 +97,6 @@ TEST(Launch, OfABatchScriptThatSrunDidNotStartIsAlone) {
   expect_ranks(launch, 0, 1, 0);
 }
 
-TEST(Launch, BySrunWithPmiVariablesIsSruns) {
-  const Launch launch = found(kSrun + kMeet + Variables{{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
-  EXPECT_EQ(launch.launcher, "srun");
-}
-
 TEST(Launch, ByWeirsVariablesComesBeforeAllLaunchers) {
   const Launch launch = found(kTorchrun + kOpenMpi + kHydra + kSrun +
                               Variables{{"WEIR_RANK", "1"},
@@ -124,6 +119,7 @@ TEST(Launch, TakesTheFirstOfTwoLaunchers) {
       {kTorchrun + kSrun, "torchrun"},
       {kOpenMpi + kSrun + kMeet, "Open MPI"},
       {kOpenMpi + kHydra + kMeet, "Open MPI"},
+      {kSrun + kMeet + Variables{{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}}, "srun"},
       {kSrun + kMeet + Variables{{"WORLD_SIZE", "16"}}, "srun"},
       {kSrun + kMeet + Variables{{"RANK", "x"}}, "srun"},
   };

@@ -5,7 +5,6 @@
 
 #include "tests/comm/gpu_ranks.h"
 #include "weir/comm/bucketer.h"
-#include "weir/comm/registered_buffers.h"
 
 namespace weir {
 namespace {
@@ -283,30 +282,6 @@ TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
       for (int i = 0; i < 100; ++i) expect_ok(rank.comm->launch(*graph, rank.compute));
       rank.finish();
       EXPECT_EQ(pool.statistics().reserved_bytes, kLayer * 15);
-    }
-  });
-}
-
-TEST_P(Memory, OfRegisteredBuffersComesBack) {
-  create_prepared();
-  on_all([](GpuRank& rank) {
-    std::uint64_t before = 0;
-    for (int round = 0; round < 50; ++round) {
-      Result<RegisteredBuffers> buffers =
-          RegisteredBuffers::create(*rank.comm, rank.compute, 16_MiB);
-      expect_ok(buffers);
-      if (!buffers) return;
-      void* const buffer = (*buffers)[0];
-      rank.write(rank.compute, buffer, kPart, 3);
-      const Result<Work> work = largest(rank, buffer, kPart, rank.compute);
-      expect_ok(work);
-      if (work) expect_ok(work->wait(rank.compute));
-      rank.check(rank.compute, buffer, kPart, 3);
-      expect_ok(buffers->close());
-      const Result<MemoryInfo> info = rank.device().memory_info();
-      expect_ok(info);
-      if (round == 5) before = info->free.count;
-      EXPECT_TRUE(round <= 5 || info->free.count + (2 << 20) >= before) << "round " << round;
     }
   });
 }

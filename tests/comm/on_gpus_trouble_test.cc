@@ -72,34 +72,6 @@ TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
   });
 }
 
-TEST_P(Trouble, ARankThatDoesNotComeIsAnErrorInTimeAndMemoryIsWhole) {
-  constexpr Nanoseconds kTimeout{2'000'000'000};
-  create({.timeout = kTimeout, .watch_every = {}});
-  on_all([&](GpuRank& rank) {
-    void* const block = rank.allocate(kTroublePart, rank.compute);
-    if (rank.number == 0) {
-      // On simulated ranks nothing waits for others: what hangs is made to.
-      const bool simulated = GetParam() == On::simulated;
-      const Nanoseconds delay = simulated ? Nanoseconds{3600 * kTimeout.count} : Nanoseconds{};
-      rank.write(rank.compute, block, kTroublePart, 1, delay);
-      expect_ok(largest(rank, block, kTroublePart, rank.compute));
-      Nanoseconds waited{};
-      while (rank.comm->poll() && waited < Nanoseconds{5 * kTimeout.count}) {
-        rank.pass(50_ms);
-        waited += 50_ms;
-      }
-      EXPECT_GE(waited, kTimeout);
-      EXPECT_LT(waited, Nanoseconds{2 * kTimeout.count});
-      EXPECT_THAT(rank.comm->status().error().message(), HasSubstr("has not ended in 2.0 s"));
-      EXPECT_FALSE(largest(rank, block, kTroublePart, rank.compute).ok());
-      rank.finish();  // what hung was ended
-    }
-    rank.free(block);
-    EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
-    if (rank.number != 0) rank.comm->abort("the test ends");
-  });
-}
-
 TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone) {
   create_prepared();
   on_all([](GpuRank& rank) {

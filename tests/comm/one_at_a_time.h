@@ -36,23 +36,16 @@ class OneAtATime final : public Nccl {
     return side_by_side_;
   }
 
-  std::vector<CommConfig> splits;  // with what they were asked for; one thread at a time
-
   Status revoke(CommHandle comm) override {
     return alone("revoke", [&] { return inner_.revoke(comm); });
   }
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& with) override {
-    return alone("split", [&] {
-      splits.push_back(with);
-      return inner_.split(comm, color, key, with);
-    });
+    return alone("split", [&] { return inner_.split(comm, color, key, with); });
   }
   Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
     return alone("enqueue", [&] { return inner_.enqueue(comm, operation, stream); });
   }
-  Status group_end() override {
-    return alone("group_end", [&] { return inner_.group_end(); });
-  }
+  Status group_end() override { return inner_.group_end(); }
   Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,
                                                               std::span<const std::byte> mine,
                                                               Nanoseconds timeout) override {

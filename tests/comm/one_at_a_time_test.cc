@@ -57,16 +57,6 @@ TEST_F(OneThreadAtATime, AnAbortWaitsForTheOperationThatIsBeingQueued) {
   expect_error(rank().comm->status(), ErrorCode::device, "aborted: a test");
 }
 
-TEST_F(OneThreadAtATime, AnAbortWaitsForTheGroupThatIsBeingQueued) {
-  make_beside(
-      "group_end",
-      [&] {
-        const Operation two[] = {sum(), sum()};
-        expect_ok(rank().comm->run(two, overlapped(rank().compute)));
-      },
-      [&] { rank().comm->abort("a test"); });
-}
-
 TEST_F(OneThreadAtATime, AnOperationIsNotQueuedOnceAnAbortHasBegun) {
   make_beside(
       "revoke", [&] { rank().comm->abort("a test"); },
@@ -80,23 +70,6 @@ TEST_F(OneThreadAtATime, ASplitWaitsForTheOperationThatIsBeingQueued) {
   make_beside(
       "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
       [&] { expect_ok(rank().comm->split(0, 0, {.watch_every = {}})); });
-}
-
-TEST_F(OneThreadAtATime, AnOperationWaitsForTheSplit) {
-  make_beside(
-      "split", [&] { expect_ok(rank().comm->split(0, 0, {.watch_every = {}})); },
-      [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); });
-}
-
-// It takes next to nothing of the GPU.
-TEST_F(OneThreadAtATime, TheCommunicatorThatRanksAgreeWithTakesOneThreadBlock) {
-  expect_ok(rank().comm->prepare());
-  ASSERT_EQ(nccl_.splits.size(), 1u);
-  EXPECT_EQ(nccl_.splits[0].name, "world control");
-  EXPECT_EQ(nccl_.splits[0].max_ctas, 1);
-  expect_ok(rank().comm->split(0, 0, {.name = "part", .watch_every = {}}));
-  EXPECT_EQ(nccl_.splits[1].name, "part");
-  EXPECT_EQ(nccl_.splits[1].max_ctas, std::nullopt);
 }
 
 class ThatComeLate : public test::CommRanks {};

@@ -58,17 +58,6 @@ TEST(Operation, KnowsWhatEachRankReadsAndWrites) {
   }
 }
 
-TEST(Operation, IsDescribedAsPeopleSayIt) {
-  EXPECT_EQ(of(OperationKind::all_reduce, 16 << 20).describe(4),
-            "all-reduce of 64.00 MiB of float32 (sum)");
-  EXPECT_EQ(of(OperationKind::all_gather, 1024, DataType::bfloat16).describe(4),
-            "all-gather of 8.00 KiB of bfloat16");
-  EXPECT_EQ(of(OperationKind::broadcast, 128, DataType::int8, 3).describe(4),
-            "broadcast of 128 B of int8, root 3");
-  EXPECT_EQ(of(OperationKind::send, 128, DataType::int8, 2).describe(4),
-            "send of 128 B of int8 to rank 2");
-}
-
 TEST(Operation, OfEachKindSaysWhatItReducesAndWhoIsOnTheOtherSide) {
   constexpr std::string_view kDescribed[] = {
       "all-reduce of 100 B of int8 (sum)",     "all-gather of 400 B of int8",

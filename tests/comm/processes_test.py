@@ -71,22 +71,6 @@ class Options(unittest.TestCase):
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
         return done.stderr
 
-    def test_what_is_wrong_is_named(self):
-        self.assertIn("work", self.refused("dance"))
-        self.assertIn("--no-such-option", self.refused("once", "--no-such-option"))
-        for name, value in (("--steps", "-1"), ("--steps", "many"), ("--sound-steps", "0"),
-                            ("--bad-rank", "-1"), ("--timeout", "0"), ("--host-timeout", "x"),
-                            ("--timeout", "nan"), ("--steps", "99999999999999999999999"),
-                            ("--sound-steps", "-3"), ("--steps", "0x10"),
-                            ("--limit", "1e9")):
-            self.assertIn(name, self.refused("eager", name, value), (name, value))
-
-    def test_a_rank_that_is_not_there_can_not_misbehave(self):
-        for work in (["hang"], ["absent"], ["mismatch"]):
-            said = self.refused(*work, "--bad-rank", "2", WEIR_RANK="0", WEIR_WORLD_SIZE="2",
-                                WEIR_LOCAL_RANK="0", WEIR_MEET="127.0.0.1:1")
-            self.assertIn("--bad-rank 2: this is rank 0 of 2", said)
-
     def test_launchers_variables_that_are_wrong_are_named(self):
         self.assertIn("WEIR_RANK", self.refused("once", WEIR_RANK="2", WEIR_WORLD_SIZE="2",
                                                 WEIR_LOCAL_RANK="0"))

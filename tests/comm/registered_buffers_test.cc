@@ -221,18 +221,5 @@ TEST_F(Registered, BuffersMoveAndGoWithWhatTheyAreAssignedTo) {
   EXPECT_EQ(world_.live_segments(), 2u);
 }
 
-TEST_F(Registered, BuffersComeAndGoAThousandTimesWithoutATrace) {
-  const std::uint64_t mappings = ranks_[0]->device.live().mappings;
-  const std::uint64_t reservations = ranks_[0]->device.live().reservations;
-  on_all([&](Rank& each) {
-    for (int round = 0; round < 1000; ++round) {
-      expect_ok(RegisteredBuffers::create(*each.comm, each.compute, 2_MiB));
-    }
-  });
-  expect_none();
-  EXPECT_EQ(ranks_[0]->device.live().mappings, mappings);
-  EXPECT_EQ(ranks_[0]->device.live().reservations, reservations);
-}
-
 }  // namespace
 }  // namespace weir

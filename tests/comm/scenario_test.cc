@@ -59,14 +59,6 @@ BucketsOptions small_models() {
   return options;
 }
 
-TEST(Aims, HoldAtTheirBound) {
-  EXPECT_TRUE((Aim{"", "", Bound::at_most, 480, 480}.held()));
-  EXPECT_FALSE((Aim{"", "", Bound::at_most, 480, 481}.held()));
-  EXPECT_TRUE((Aim{"", "", Bound::at_least, 30, 30}.held()));
-  EXPECT_FALSE((Aim{"", "", Bound::at_least, 30, 29.9}.held()));
-  EXPECT_FALSE((Aim{"", "", Bound::exactly, 5, 6}.held()));
-}
-
 TEST(Aims, NoneAtAllIsNoCure) {
   EXPECT_FALSE(ScenarioReport{}.holds());
   ScenarioReport report;
@@ -99,34 +91,6 @@ TEST(ScenarioC, HoldsLittleMemoryAtFullSpeedAndGivesTheSameBytesInEveryRun) {
     EXPECT_TRUE(memory.held()) << memory.reached;
     EXPECT_GE(memory.reached, 128);  // the input and one output
     EXPECT_TRUE(aim_of(*report, name + ": runs of the same bytes").held());
-  }
-}
-
-// As a driver may: reserved addresses lie elsewhere, and at other distances from each other.
-TEST(ScenarioC, RunsAreAlikeWhateverAddressesTheDeviceReserves) {
-  for (const int gap : {30, 34, 37}) {
-    const OpenRanks alike = scenario_ranks();
-    int opened = 0;
-    const OpenRanks apart = [&](const RanksOptions& options) {
-      Result<std::unique_ptr<Ranks>> ranks = alike(options);
-      if (!ranks || ++opened % 2 == 1) return ranks;
-      const Status reserved = (*ranks)->on_all([gap](BenchRank& rank) -> Status {
-        const Bytes size{std::uint64_t{1} << gap};
-        const Result<Address> hole = rank.device.reserve(size, 2_MiB);
-        if (!hole) return hole.error();
-        if (Result<Address> behind = rank.device.reserve(1_GiB, 2_MiB); !behind) {
-          return std::move(behind).error();
-        }
-        return rank.device.unreserve(*hole, size);
-      });
-      EXPECT_TRUE(reserved.ok());
-      return ranks;
-    };
-    OverlapOptions options;
-    options.runs = 2;
-    const Result<ScenarioReport> report = run_scenario_c(apart, options);
-    ASSERT_TRUE(report.ok()) << report.error().message();
-    EXPECT_TRUE(aim_of(*report, "Weir: runs of the same bytes").held()) << gap;
   }
 }
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog: each operation, and each launch of a graph, is timed by itself, however many are
 // queued.
-#include <chrono>
-#include <thread>
-
 #include "tests/comm/ranks.h"
 
 namespace weir {
@@ -63,46 +60,6 @@ TEST_F(Watched, FiveLaunchesQueuedTogetherMayEachTakeAlmostTheTimeout) {
   });
 }
 
-TEST_F(Watched, AnOperationIsTimedFromWhenItWasQueuedNotFromTheFirstPoll) {
-  create({.timeout = kSecond});
-  world_.hang(0, 1);
-  on_all([](Rank& rank) {
-    queue(rank, 1);
-    rank.device.advance(kSecond + 1_ms);
-    if (rank.number == 0) {
-      expect_error(rank.comm->poll(), ErrorCode::device, "operation 1, all-reduce");
-    } else {
-      expect_ok(rank.comm->poll());
-    }
-  });
-}
-
-// Each look asks the device whether the operation has ended.
-TEST_F(Watched, TheThreadLooksAsOftenAsItIsToldTo) {
-  Rank& rank = *ranks_[0];
-  const auto looks_in = [&](Nanoseconds watch_every, std::chrono::milliseconds time) {
-    Result<Communicator> made = Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0,
-                                                     {.watch_every = watch_every});
-    expect_ok(made);
-    rank.comm = *std::move(made);
-    const std::uint64_t before = rank.device.calls(DeviceCall::query);
-    queue(rank, 1);
-    const auto begin = std::chrono::steady_clock::now();
-    std::this_thread::sleep_for(time);
-    const std::uint64_t looks = rank.device.calls(DeviceCall::query) - before;
-    const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - begin;
-    if (watch_every > 0_ns) {
-      EXPECT_LE(looks, static_cast<std::uint64_t>(passed.count() / watch_every.count) + 2);
-    }
-    return looks;
-  };
-  EXPECT_EQ(looks_in(Nanoseconds{3600 * kSecond.count}, std::chrono::milliseconds(30)), 0u);
-  std::uint64_t looks = 0;
-  for (int i = 0; i < 200 && looks < 2; ++i) looks = looks_in(2_ms, std::chrono::milliseconds(30));
-  EXPECT_GE(looks, 2u);
-  EXPECT_EQ(looks_in(0_ms, std::chrono::milliseconds(30)), 0u) << "there is no thread";
-}
-
 TEST_P(WatchedOnEither, TheOneThatHangsIsNamedAloneAmongThoseQueuedWithIt) {
   create({.timeout = kSecond});
   world_.hang(0, 3);
@@ -126,16 +83,6 @@ TEST_F(Watched, ManyThousandsQueuedTogetherAreNotLateAndTakeABoundedNumberOfEven
     EXPECT_LT(rank.device.live().events, 1200u);
     EXPECT_EQ(late_after(rank, 2100), std::nullopt);
     expect_ok(rank.comm->status());
-  });
-}
-
-TEST_F(Watched, TheEventsOfABurstGoOnceTheQueueIsQuiet) {
-  create({.timeout = kSecond});
-  on_all([](Rank& rank) {
-    queue(rank, 3000);
-    EXPECT_GT(rank.device.live().events, 500u);
-    EXPECT_EQ(late_after(rank, 1300), std::nullopt);
-    EXPECT_LT(rank.device.live().events, 200u);
   });
 }
 
