@@ -49,13 +49,4 @@ void Ticker::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool soon(const std::function<bool()>& holds) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-  return true;
-}
-
 }  // namespace weir

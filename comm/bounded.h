@@ -34,10 +34,6 @@ class BoundedCall {
   std::shared_ptr<Shared> shared_;
 };
 
-inline std::optional<Status> bounded(Nanoseconds host_timeout, std::function<Status()> call) {
-  return BoundedCall(std::move(call)).wait(host_timeout);
-}
-
 // Calls `look` in a thread of its own, every so often, until it says that it is enough. A period of
 // zero: never.
 class Ticker {
@@ -52,9 +48,5 @@ class Ticker {
  private:
   std::jthread thread_;
 };
-
-// Does it hold within 0.1 s, by the real clock? For what the driver does in a thread of its own
-// some tenths of a millisecond after the call that asks for it (docs/decisions.md, 017).
-bool soon(const std::function<bool()>& holds);
 
 }  // namespace weir

@@ -75,8 +75,6 @@ std::vector<std::string> names_in(const std::string& path) {
   return names;
 }
 
-bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
-
 void read_ports(const std::string& root, Check& check) {
   const std::string devices = root + "/sys/class/infiniband/";
   for (const std::string& device : names_in(devices)) {
@@ -134,7 +132,7 @@ void read_settings(const std::string& root, const Environment& environment, cons
   if (const std::string* const named = value_of(environment, "NCCL_CONF_FILE")) {
     const std::string& path = *named;
     // Below another root a relative path leads nowhere.
-    if ((path.front() != '/' && !root.empty()) || !exists(root + path)) {
+    if ((path.front() != '/' && !root.empty()) || ::access((root + path).c_str(), F_OK) != 0) {
       check.unread.push_back({path, "there is no such file"});
     } else {
       read_file(root, path, check, in_force);
@@ -152,13 +150,9 @@ std::string shown(const Setting& setting) {
   return setting.name + "=" + setting.value.substr(0, kMostShown) + (fits ? "" : "...");
 }
 
-bool is_set(const Check& check, std::string_view name) {
-  return check.number(name).value_or(0) != 0;
-}
-
 bool ib_disabled(const Check& check) {
   const Setting* network = check.find("NCCL_NET");
-  return is_set(check, "NCCL_IB_DISABLE") ||
+  return check.number("NCCL_IB_DISABLE").value_or(0) != 0 ||
          (network != nullptr && ::strcasecmp(network->value.c_str(), "Socket") == 0);
 }
 

@@ -19,30 +19,14 @@
 
 namespace weir {
 
-// A communicator's operations are in a capture, or in its graph, which hold this as long as they
-// live: NCCL waits for the graph when the communicator ends. The driver may hold the last
-// reference: the destructor makes no call to the device, and needs no CommState.
-class InGraph {
- public:
-  explicit InGraph(std::shared_ptr<std::atomic<int>> graphs) : graphs_(std::move(graphs)) {
-    ++*graphs_;
-  }
-  ~InGraph() { --*graphs_; }
-  InGraph(const InGraph&) = delete;
-  InGraph& operator=(const InGraph&) = delete;
-
- private:
-  const std::shared_ptr<std::atomic<int>> graphs_;  // the communicator's count
-};
-
 // With a capture that a CaptureScope ends, and its Graph. Ranks agree on the communicators of a
-// capture, which watch the graph's launches.
+// capture, which watch the graph's launches. `in_graph`: see CommState::graphs.
 struct CapturedCommunicator final : CaptureResource {
-  CapturedCommunicator(std::shared_ptr<CommState> of, std::shared_ptr<InGraph> in)
+  CapturedCommunicator(std::shared_ptr<CommState> of, std::shared_ptr<void> in)
       : state(std::move(of)), in_graph(std::move(in)) {}
   ~CapturedCommunicator() override;  // of a Communicator that is gone, the last one closes it
   const std::shared_ptr<CommState> state;
-  std::shared_ptr<InGraph> in_graph;
+  std::shared_ptr<void> in_graph;
 };
 
 // Host-waits for what the stream holds.
@@ -118,7 +102,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const CommunicatorOptions options;
   std::atomic<bool> prepared = false;
   std::atomic<int> registered = 0;  // RegisteredBuffers that are open
-  // Alive, that captured operations. The driver may count down after the state is gone.
+  // Captures, and their graphs, that have its operations and are alive: NCCL waits for them when
+  // the communicator ends. Each holds an object that counts down as it goes. The driver may hold
+  // the last reference, so that this makes no call to the device, and needs no CommState.
   const std::shared_ptr<std::atomic<int>> graphs = std::make_shared<std::atomic<int>>(0);
 
   // Names the communicator.

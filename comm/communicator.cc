@@ -65,7 +65,7 @@ Result<CommHandle> made_in_time(std::shared_ptr<void> owner, Nccl& nccl, CommSta
   };
   std::optional<Status> status = parent != nullptr
                                      ? parent->in_time(host_timeout, std::move(bounded_call))
-                                     : bounded(host_timeout, std::move(bounded_call));
+                                     : BoundedCall(std::move(bounded_call)).wait(host_timeout);
   if (!status && parent != nullptr) {
     parent->fail({ErrorCode::device, "split: not all ranks came in time: all of them call it"});
   }

@@ -12,20 +12,13 @@
 
 namespace weir {
 
-// All of `text` as a decimal number. Absent: it is none, or `Number` can't hold it.
-template <class Number = std::int64_t>
-std::optional<Number> number_in(std::string_view text) {
-  Number number = 0;
+// All of `text`, digits alone, as a whole number from 0 to `most`. Absent: it is none.
+inline std::optional<std::uint64_t> whole_number(std::string_view text, std::uint64_t most) {
+  std::uint64_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc{} || rest != end) return std::nullopt;
-  return number;
-}
-
-// Likewise, digits alone: a whole number from 0 to `most`.
-inline std::optional<std::uint64_t> whole_number(std::string_view text, std::uint64_t most) {
-  const std::optional<std::uint64_t> number = number_in<std::uint64_t>(text);
-  return number && *number <= most ? number : std::nullopt;
+  const bool is_one = error == std::errc{} && rest == end && number <= most;
+  return is_one ? std::optional(number) : std::nullopt;
 }
 
 // As NCCL reads a number: it may be hexadecimal or octal, what follows it is ignored, and text

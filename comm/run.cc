@@ -80,7 +80,8 @@ Result<CommState::Entered> CommState::enter(Stream stream, bool overlap, const C
 // CaptureScope, or, where the program ends the capture by itself, a graph of the driver's.
 Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
   if (Captured* const known = captures_.find(id)) return known;
-  const auto in_graph = std::make_shared<InGraph>(graphs);
+  ++*graphs;
+  const std::shared_ptr<void> in_graph(graphs.get(), [count = graphs](void*) { --*count; });
   Captured* const captured = &captures_.add(id, in_graph);
   const Result<bool> scoped = context.heap.captures().attach(
       stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});

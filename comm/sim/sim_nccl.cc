@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "comm/sim/sim_line.h"
 #include "comm/sim/sim_world.h"
 #include "core/base/format.h"
 
