@@ -36,7 +36,11 @@ Status host_wait(EventCalls& device, Stream stream);
 // alive.
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
-  // `owner` of what the context refers to, if somebody owns it: kept as long as this.
+  // `owner` of what the context refers to, if somebody owns it: kept as long as this, and as long
+  // as a call of NCCL's goes on that was not waited for to its end.
+  static Result<std::shared_ptr<CommState>> create(std::shared_ptr<void> owner, CommContext context,
+                                                   const UniqueId& id, int ranks, int rank,
+                                                   const CommunicatorOptions& options);
   CommState(std::shared_ptr<void> owner, CommContext context, CommHandle handle, int ranks,
             int rank, CommunicatorOptions options);
 

@@ -96,12 +96,15 @@ Communicator::~Communicator() {
 
 Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
                                           int rank, const CommunicatorOptions& options) {
-  return create_owned(nullptr, context, id, ranks, rank, options);
+  Result<std::shared_ptr<CommState>> made =
+      CommState::create(nullptr, context, id, ranks, rank, options);
+  return made ? Result(Communicator(*std::move(made))) : std::move(made).error();
 }
 
-Result<Communicator> Communicator::create_owned(std::shared_ptr<void> owner, CommContext context,
-                                                const UniqueId& id, int ranks, int rank,
-                                                const CommunicatorOptions& options) {
+Result<std::shared_ptr<CommState>> CommState::create(std::shared_ptr<void> owner,
+                                                     CommContext context, const UniqueId& id,
+                                                     int ranks, int rank,
+                                                     const CommunicatorOptions& options) {
   if (rank < 0 || rank >= ranks) {
     return refused(options, ErrorCode::invalid_argument,
                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
@@ -114,8 +117,7 @@ Result<Communicator> Communicator::create_owned(std::shared_ptr<void> owner, Com
                      return nccl->init(id, ranks, rank, {.name = name});
                    });
   if (!handle) return refused(options, handle.error().code(), handle.error().message());
-  return Communicator(
-      std::make_shared<CommState>(std::move(owner), context, *handle, ranks, rank, options));
+  return std::make_shared<CommState>(std::move(owner), context, *handle, ranks, rank, options);
 }
 
 const CommContext& Communicator::context() const { return state_->context; }

@@ -49,14 +49,15 @@ Result<Communicator> Communicator::world(Allocator& allocator, const Communicato
       kept->nccl = *std::move(loaded);
     }
     const Result<UniqueId> id = rendezvous(*kept->nccl, launch);
-    Result<Communicator> made =
-        id ? create_owned(kept, {*kept->nccl, device, allocator.heap(*number)}, *id, launch.ranks,
-                          launch.rank, options)
-           : Result<Communicator>(id.error());
+    Result<std::shared_ptr<CommState>> made =
+        id ? CommState::create(kept, {*kept->nccl, device, allocator.heap(*number)}, *id,
+                               launch.ranks, launch.rank, options)
+           : id.error();
     finish_rendezvous(launch);
-    if (!made) return made;
-    if (Status ready = made->prepare(); !ready) return std::move(ready).error();
-    return made;
+    if (!made) return std::move(made).error();
+    Communicator world(*std::move(made));
+    if (Status ready = world.prepare(); !ready) return std::move(ready).error();
+    return world;
   } catch (const Exception& failed) {
     return Error(failed.code(), failed.what());
   }

@@ -280,7 +280,6 @@ class SimNccl final : public Nccl {
       mine->part->comm = comm;
       if (++comm->joined == size) world_->comms.erase(agreed);
       handle.value = ++world_->last_id;
-      ++world_->made_communicators;
       ++world_->live_communicators;
     }
     const std::lock_guard lock(mutex_);

@@ -84,9 +84,6 @@ std::uint64_t SimWorld::refused_in_captures() const {
 std::uint64_t SimWorld::operations(int rank) const {
   return read(*state_, &State::ranks)[static_cast<std::size_t>(rank)].operations;
 }
-std::uint64_t SimWorld::made_communicators() const {
-  return read(*state_, &State::made_communicators);
-}
 std::uint64_t SimWorld::live_communicators() const {
   return read(*state_, &State::live_communicators);
 }

@@ -66,8 +66,7 @@ struct SimWorld::State {
   std::vector<std::string> mismatches;
   std::uint64_t last_id = 0;
   std::uint64_t lazy_connections = 0, refused_in_captures = 0;
-  std::uint64_t made_communicators = 0, live_communicators = 0, live_segments = 0,
-                live_registrations = 0, live_streams = 0;
+  std::uint64_t live_communicators = 0, live_segments = 0, live_registrations = 0, live_streams = 0;
 };
 
 // One rank's part of a communicator.

@@ -97,7 +97,7 @@ TEST_F(SimNcclRanks, ThatAreNoneAreRefused) {
   }
   EXPECT_EQ(world_->rank(1, one().device), nullptr);
   EXPECT_EQ(world_->rank(-1, one().device), nullptr);
-  EXPECT_EQ(world_->made_communicators(), 1u);
+  EXPECT_EQ(world_->live_communicators(), 1u);
   EXPECT_EQ(*nccl.size(one().comm), 1);
   EXPECT_EQ(*nccl.rank(one().comm), 0);
 }

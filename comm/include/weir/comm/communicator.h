@@ -235,9 +235,6 @@ class Communicator {
   friend class Bucketer;
   friend class RegisteredBuffers;
   explicit Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
-  static Result<Communicator> create_owned(std::shared_ptr<void> owner, CommContext context,
-                                           const UniqueId& id, int ranks, int rank,
-                                           const CommunicatorOptions& options);
 
   std::shared_ptr<CommState> state_;
 };

@@ -82,7 +82,6 @@ class SimWorld {
   std::uint64_t lazy_connections() const;
   std::uint64_t refused_in_captures() const;
   std::uint64_t operations(int rank) const;  // queued so far
-  std::uint64_t made_communicators() const;  // so far, by all ranks
   std::uint64_t live_communicators() const;  // of all ranks
   std::uint64_t live_segments() const;
   std::uint64_t live_registrations() const;
