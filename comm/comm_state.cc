@@ -75,22 +75,20 @@ void CommState::fail(const Error& why) {
   (void)nccl_call.try_lock_until(until);
   std::unique_lock control_call(control_calls_, std::defer_lock);
   (void)control_call.try_lock_until(until);
-  CommHandle control;
   {
     const std::lock_guard lock(state_mutex_);
     if (failure_ || closed_) return;
     failure_ = error(why);
     ended_.store(true, std::memory_order_release);
-    control = control_;
   }
   log(LogLevel::error, status().error().message());
-  revoke(control);
+  (void)context.nccl.revoke(handle);  // kernels that wait for other ranks end: streams go on
+  if (!prepared || !control_call.owns_lock()) end_agreement();
 }
 
-// Kernels that wait for other ranks end, and the streams go on.
-void CommState::revoke(CommHandle control) {
-  (void)context.nccl.revoke(handle);
-  if (control.value != 0) (void)context.nccl.revoke(control);
+void CommState::end_agreement() {
+  prepared = false;
+  if (const CommHandle control = control_; control.value != 0) (void)context.nccl.revoke(control);
 }
 
 // Who does not watch it can't tell that it hangs. (To launch it again would run it twice.)
@@ -173,10 +171,12 @@ Status CommState::close() {
     const std::lock_guard lock(state_mutex_);
     closed_ = true;
     ended_.store(true, std::memory_order_release);
+    failed = failure_.has_value();
   }
+  if (prepared.exchange(false) && failed) end_agreement();
   constexpr Nanoseconds kSecond{1'000'000'000};
   await_late(std::max(options.host_timeout, kSecond));  // they use what goes next
-  for (const CommHandle each : {control_, handle}) {
+  for (const CommHandle each : {control_.load(), handle}) {
     if (each.value == 0) continue;
     std::optional<Status> destroyed =
         in_time(options.host_timeout, [this, each] { return context.nccl.destroy(each); });

@@ -85,9 +85,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Entry captured(std::uint64_t capture);
   // A graph with its operations was launched.
   Status launched(Stream stream);
-  // What every rank says in the same call, at most kMostSaid bytes, through the communicator that
-  // ranks agree with. If a rank does not call, ranks are out of step, and the communicator ends.
-  // Errors: invalid_argument (not prepared; a rank made another call); device.
+  // What every rank says in the same call, at most kMostSaid bytes. If a rank does not call, ranks
+  // are out of step, and the communicator ends. If it has ended here, the others are told `mine`
+  // all the same, and waited for 1 s at most; the error is what ended it. Errors: invalid_argument
+  // (not prepared; a rank made another call); device.
   static constexpr std::size_t kMostSaid = 440;
   Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
   // Memory of NCCL's; where there is too little, the heap first gives back what it holds idle, once
@@ -133,20 +134,20 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
   Result<Captured*> join_capture(Stream stream, std::uint64_t id);
   Result<Stream> fork(Stream stream, const Entered& entered);
-  void revoke(CommHandle control);  // and `handle`
+  // Ends what waits on control_: ranks can't agree any more.
+  void end_agreement();
   void await_late(Nanoseconds longest);
   Status connect(Stream stream);
   Status connect_all(Stream stream);
 
   std::mutex calls_;                // one call at a time; guards captures_
   std::timed_mutex nccl_calls_;     // after calls_; see lock_nccl()
-  std::timed_mutex control_calls_;  // after nccl_calls_; the same for the communicator that ranks
-                                    // agree with
+  std::timed_mutex control_calls_;  // after nccl_calls_; the same for control_
   Captures captures_;
   Watchdog watchdog_;
-  CommHandle control_;             // written by prepare(), under calls_ and nccl_calls_
-  std::uint64_t group_ = 0;        // Entry::group, from prepare() on
-  std::vector<const void*> used_;  // by the group that is queued; kept for its capacity
+  std::atomic<CommHandle> control_{};  // that ranks agree with; 0 before prepare()
+  std::uint64_t group_ = 0;            // Entry::group, from prepare() on
+  std::vector<const void*> used_;      // by the group that is queued; kept for its capacity
 
   std::atomic<bool> ended_ = false;  // it failed, or was closed
   mutable std::mutex state_mutex_;   // of what follows

@@ -15,6 +15,7 @@ namespace {
 // Bytes of an operation, enough for NCCL to choose rings and its simple protocol, which it connects
 // at first use where NCCL_RUNTIME_CONNECT=0 came too late.
 constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
+constexpr Nanoseconds kSecond{1'000'000'000};  // that ranks which have ended wait for the others
 
 template <class Number>
 Number number_in_bytes(const std::vector<std::byte>& bytes) {
@@ -48,15 +49,19 @@ Status CommState::connect(Stream stream) {
   const Result<CommHandle> control =
       context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
   if (!control) return control.error();
-  {
-    const std::lock_guard lock(state_mutex_);
-    control_ = *control;
-  }
-  // Its first operation, which connects it: rank 0 numbers the communicator.
-  const std::uint64_t mine = std::uint64_t{std::random_device()()} << 32 | std::random_device()();
+  control_ = *control;
+  // Its first operation, which connects it: rank 0 numbers the communicator. A rank that gave up
+  // meanwhile says 0.
+  std::random_device random;
+  const std::uint64_t mine = status() ? std::uint64_t{random()} << 32 | random() | 1 : 0;
   const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&mine, 1)),
                                                 options.host_timeout);
   if (!all) return all.error();
+  for (std::size_t other = 0; other < all->size(); ++other) {
+    if (number_in_bytes<std::uint64_t>((*all)[other]) != 0) continue;
+    return Error(ErrorCode::device, "prepare: the communicator of rank " + std::to_string(other) +
+                                        " has ended: not all ranks came within its host_timeout");
+  }
   group_ = number_in_bytes<std::uint64_t>(all->front());
   return {};
 }
@@ -111,8 +116,9 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
     std::uint64_t length = 0;
     char said[kMostSaid] = {};
   };
-  if (Status works = status(); !works) return std::move(works).error();
+  const Status works = status();
   if (!prepared) {
+    if (!works) return works.error();
     return error(ErrorCode::invalid_argument,
                  call +
                      ": ranks agree on it, by a communicator that is prepared: call prepare() "
@@ -124,9 +130,12 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
   const auto gathered = [&] {
     // Operations of other threads go on meanwhile.
     const std::lock_guard control_call(control_calls_);
-    return context.nccl.host_all_gather(control_, std::as_bytes(std::span(&message, 1)),
-                                        options.host_timeout);
+    return context.nccl.host_all_gather(
+        control_, std::as_bytes(std::span(&message, 1)),
+        works ? options.host_timeout : std::min(options.host_timeout, kSecond));
   }();
+  if (!gathered) end_agreement();
+  if (!works) return works.error();
   if (!gathered) {
     const Error why(ErrorCode::device,
                     call + ": a rank did not take part: " + gathered.error().message());
@@ -166,6 +175,7 @@ Status agree(CommState& comm, std::uint64_t capture, Status mine,
   const auto add = [&](const Entry& entry) {
     said.append(reinterpret_cast<const char*>(&entry), sizeof entry);
   };
+  if (mine) mine = comm.status();
   const Entry own = comm.captured(capture);
   add(own);
   for (const std::shared_ptr<CommState>& other : others) {

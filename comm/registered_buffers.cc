@@ -13,6 +13,18 @@ namespace {
 
 constexpr Bytes kMostBytes = 1_TiB * 1024;  // more than any device has
 
+// May this rank ask for such buffers?
+Status check(CaptureCalls& device, Stream stream, Bytes bytes, int count) {
+  if (bytes == 0_B || count < 1) {
+    return Error(ErrorCode::invalid_argument, "there is at least one, of at least one byte");
+  }
+  if (bytes > kMostBytes) {
+    return Error(ErrorCode::out_of_memory, "no device has " + format(bytes));
+  }
+  const Result<CaptureInfo::Status> known = device.capture_status(stream);
+  return known ? Status() : known.error();
+}
+
 }  // namespace
 
 RegisteredBuffers::RegisteredBuffers(std::shared_ptr<CommState> communicator, Stream stream,
@@ -42,17 +54,10 @@ RegisteredBuffers::~RegisteredBuffers() {
 Result<RegisteredBuffers> RegisteredBuffers::create(Communicator& communicator, Stream stream,
                                                     Bytes bytes, int count) {
   CommState& state = *communicator.state_;
-  if (bytes == 0_B || count < 1) {
-    return state.error(ErrorCode::invalid_argument,
-                       "registered buffers: there is at least one, of at least one byte");
-  }
-  if (bytes > kMostBytes) {
-    return state.error(ErrorCode::out_of_memory,
-                       "registered buffers: no device has " + format(bytes));
-  }
-  RegisteredBuffers made(communicator.state_, stream,
-                         round_up(bytes, state.context.device.granularity()));
   Status mine = state.status();
+  if (mine) mine = check(state.context.device, stream, bytes, count);
+  if (bytes <= kMostBytes) bytes = round_up(bytes, state.context.device.granularity());
+  RegisteredBuffers made(communicator.state_, stream, bytes);
   while (mine && std::ssize(made.segments_) < count) {
     const Result<Segment> one = made.make_segment();
     if (one) {

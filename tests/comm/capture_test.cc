@@ -333,6 +333,37 @@ TEST_F(CapturedCollectives, ThatARankDoesNotAgreeOnEndTheCommunicatorInTime) {
   expect_error(rank.comm->status(), ErrorCode::device, "a rank did not take part");
 }
 
+// The others are told at once, and do not wait for their host_timeout.
+TEST_F(CapturedCollectives, OfACommunicatorThatHasEndedOnOneRankAreLaunchedByNone) {
+  create();
+  prepare();
+  on_all([](Rank& rank) {
+    GraphPool pool(*rank.heap);
+    for (int round = 0; round < 2; ++round) {
+      CaptureScope capture = begin(rank, pool);
+      if (rank.number == 1) rank.comm->abort("a test");
+      expect_error(rank.comm->end_capture(capture),
+                   rank.number == 1 ? ErrorCode::device : ErrorCode::capture,
+                   "rank 1 of 2: aborted: a test");
+    }
+    EXPECT_EQ(rank.comm->status().ok(), rank.number == 0);
+  });
+}
+
+TEST_F(CapturedCollectives, OfACommunicatorThatHasEndedDoNotWaitLongForOtherRanks) {
+  create();
+  prepare();
+  Rank& rank = *ranks_[0];
+  rank.comm->abort("a test");
+  const auto begin_of_wait = std::chrono::steady_clock::now();
+  for (int round = 0; round < 3; ++round) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    expect_error(rank.comm->end_capture(capture), ErrorCode::device, "aborted: a test");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin_of_wait, std::chrono::seconds(5));
+}
+
 TEST_F(CapturedCollectives, HoldTheCommunicatorUntilTheirGraphIsGone) {
   create();
   prepare();

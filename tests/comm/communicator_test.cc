@@ -121,8 +121,24 @@ TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
   expect_error(ranks_[0]->comm->prepare(), ErrorCode::device, "not all ranks came");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   EXPECT_FALSE(ranks_[0]->comm->status().ok());
-  // It comes late, so that what waited for it ends.
-  (void)ranks_[1]->comm->prepare();
+  expect_error(ranks_[1]->comm->prepare(), ErrorCode::device,
+               "the communicator of rank 0 has ended: not all ranks came within its host_timeout");
+  EXPECT_FALSE(ranks_[1]->comm->prepared());
+}
+
+// The device has no memory left but what the heap holds idle.
+TEST_F(Communicators, MayBePreparedAndClosedInACaptureWhichGoesOn) {
+  create();
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(rank.device.memory_info()->free, rank.compute);
+    rank.free(block);
+    GraphPool pool(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+    expect_ok(capture);
+    expect_ok(rank.comm->prepare());
+    expect_ok(rank.comm->close());
+    expect_ok(capture->end());
+  });
 }
 
 class FourRanks : public Communicators {

@@ -100,15 +100,46 @@ TEST_F(Registered, DifferentBuffersAreRefusedEverywhereAndNothingIsKept) {
   create_buffers();  // the ranks are in step still
 }
 
-TEST_F(Registered, BuffersThatNobodyCanHaveAreRefusedByOneRankAlone) {
-  const auto create = [&](Bytes bytes, int count) {
-    return RegisteredBuffers::create(*ranks_[0]->comm, ranks_[0]->compute, bytes, count);
-  };
-  expect_error(create(1_MiB, 0), ErrorCode::invalid_argument, "there is at least one");
-  expect_error(create(0_B, 1), ErrorCode::invalid_argument, "of at least one byte");
-  for (const Bytes bytes : {Bytes{~std::uint64_t{0}}, 1_TiB * 1025}) {
-    expect_error(create(bytes, 1), ErrorCode::out_of_memory, "no device has 1");
-  }
+TEST_F(Registered, BuffersThatNobodyCanHaveAreRefused) {
+  on_all([](Rank& rank) {
+    const auto create = [&](Bytes bytes, int count) {
+      return RegisteredBuffers::create(*rank.comm, rank.compute, bytes, count);
+    };
+    expect_error(create(1_MiB, 0), ErrorCode::invalid_argument, "there is at least one");
+    expect_error(create(0_B, 1), ErrorCode::invalid_argument, "of at least one byte");
+    for (const Bytes bytes : {Bytes{~std::uint64_t{0}}, 1_TiB * 1025}) {
+      expect_error(create(bytes, 1), ErrorCode::out_of_memory, "no device has 1");
+    }
+  });
+}
+
+// The others are told at once, and do not wait for their host_timeout.
+TEST_F(Registered, BuffersThatOneRankAloneCanNotHaveAreRefusedEverywhere) {
+  const Stream unknown{.id = 4711};
+  on_all([&](Rank& rank) {
+    const bool is_bad = rank.number == 1;
+    for (const Bytes bad : {0_B, Bytes{~std::uint64_t{0}}}) {
+      expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, is_bad ? bad : 2_MiB),
+                   ErrorCode::invalid_argument, "ranks ask for different registered buffers");
+    }
+    expect_error(RegisteredBuffers::create(*rank.comm, is_bad ? unknown : rank.compute, 2_MiB),
+                 ErrorCode::device,
+                 "rank 1 has none, so no rank keeps one: capture_info: invalid handle");
+    expect_ok(rank.comm->status());
+  });
+  expect_none();
+  create_buffers();  // the ranks are in step still
+}
+
+TEST_F(Registered, BuffersOfACommunicatorThatHasEndedOnOneRankAreRefusedEverywhere) {
+  ranks_[1]->comm->abort("a test");
+  on_all([](Rank& rank) {
+    expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
+                 rank.number == 1 ? "rank 1 of 2: aborted: a test"
+                                  : "rank 1 has none, so no rank keeps one: communicator 'world', "
+                                    "rank 1 of 2: aborted: a test");
+  });
+  expect_none();
 }
 
 TEST_F(Registered, BuffersAreNowhereWhereOneRankHasNone) {
