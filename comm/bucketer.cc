@@ -98,12 +98,8 @@ Status Bucketer::Impl::lay_out(std::span<const std::uint64_t> counts) {
 }
 
 Status Bucketer::Impl::allocate() {
-  const Result<CaptureInfo> info = comm_->context.device.capture_info(stream_);
-  if (!info) return info.error();
-  if (info->status != CaptureInfo::Status::none) {
-    return error(ErrorCode::capture, "stream " + std::to_string(stream_.id) +
-                                         " is being captured: create it before the capture begins");
-  }
+  const std::string remedy = "create bucketers before the capture begins";
+  if (Status eager = comm_->check_not_captured(stream_, remedy); !eager) return eager;
   for (Bucket& bucket : buckets_) {
     Result<void*> memory = comm_->context.heap.allocate(bucket.bytes, stream_);
     if (!memory) return std::move(memory).error();

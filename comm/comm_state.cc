@@ -106,6 +106,20 @@ std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function
   return {};
 }
 
+Status CommState::in_time(const std::string& late, std::function<Status()> call) {
+  const std::optional<Status> ended = in_time(options.host_timeout, std::move(call));
+  if (!ended) return error(ErrorCode::device, late);
+  return *ended ? Status() : Status(error(ended->error()));
+}
+
+Status CommState::check_not_captured(Stream stream, const std::string& remedy) const {
+  const Result<CaptureInfo::Status> status = context.device.capture_status(stream);
+  if (!status) return error(status.error());
+  if (*status == CaptureInfo::Status::none) return {};
+  return error(ErrorCode::capture,
+               "stream " + std::to_string(stream.id) + " is being captured: " + remedy);
+}
+
 Status CommState::await_graphs() const {
   // The driver says so in a thread of its own, some tenths of a millisecond after the call that
   // asks for it (docs/decisions.md, 017).
@@ -147,7 +161,9 @@ void CommState::await_late(Nanoseconds longest) {
 Status CommState::close() {
   if (Status gone = await_graphs(); !gone) return gone;
   if (registered > 0) {
-    return error(ErrorCode::invalid_argument, "registered buffers are open: close them first");
+    return error(ErrorCode::invalid_argument,
+                 "registered buffers are open: close them first; if work hangs, abort() the "
+                 "communicator, then close registered buffers");
   }
   ticker_.stop();
   const std::lock_guard calls(calls_);
@@ -176,15 +192,22 @@ Status CommState::close() {
   if (prepared.exchange(false) && failed) end_agreement();
   constexpr Nanoseconds kSecond{1'000'000'000};
   await_late(std::max(options.host_timeout, kSecond));  // they use what goes next
+  if (!left_segments_.empty()) {
+    note(in_time("work of the device did not end in time: memory of registered buffers is kept",
+                 [this, left = std::exchange(left_segments_, {})] {
+                   Status first = context.device.synchronize_context();
+                   for (const auto& release : left) {
+                     if (first) first = release();
+                   }
+                   return first;
+                 }));
+  }
   for (const CommHandle each : {control_.load(), handle}) {
     if (each.value == 0) continue;
-    std::optional<Status> destroyed =
-        in_time(options.host_timeout, [this, each] { return context.nccl.destroy(each); });
-    if (destroyed && !*destroyed) destroyed = error(destroyed->error());
-    note(destroyed ? *std::move(destroyed)
-                   : error(ErrorCode::device,
-                           "NCCL did not end it in time: graphs that captured its operations, or "
-                           "work of other ranks, hold it"));
+    note(in_time(
+        "NCCL did not end it in time: graphs that captured its operations, or work of other ranks, "
+        "hold it",
+        [this, each] { return context.nccl.destroy(each); }));
   }
   await_late(kSecond);  // NCCL itself may go next
   note(watchdog_.close());
@@ -201,7 +224,11 @@ void CommState::user_gone() {
   if (left_ && graphs->load() == 0) leave();
 }
 
-void CommState::released() {
+void CommState::released(std::function<Status()> left) {
+  if (left) {
+    const std::lock_guard lock(state_mutex_);
+    left_segments_.push_back(std::move(left));
+  }
   --registered;
   user_gone();
 }

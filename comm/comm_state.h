@@ -56,6 +56,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Makes the call in a thread of its own, and waits for it for `host_timeout`. Nothing: it did not
   // return; close() waits for it once more.
   std::optional<Status> in_time(Nanoseconds host_timeout, std::function<Status()> call);
+  // The same for the communicator's own host_timeout; an error names the communicator. `late`: what
+  // it says if the call did not return.
+  Status in_time(const std::string& late, std::function<Status()> call);
   Status status() const;
   Status poll();
   void fail(const Error& error);
@@ -64,8 +67,9 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // user_gone(), which closes it.
   void leave();
   void user_gone();
-  // Registered buffers are gone.
-  void released();
+  // Registered buffers are gone. If they could not be closed, `left` frees their memory: close()
+  // calls it, once the device is done.
+  void released(std::function<Status()> left = {});
 
   using Point = WorkPoint;
   // Runs the group after the work of `stream`: on `stream` itself, or, if `overlap`, on a
@@ -94,6 +98,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Memory of NCCL's; where there is too little, the heap first gives back what it holds idle, once
   // the work on it is done. Errors: as Nccl::allocate_segment().
   Result<Address> allocate_segment(Bytes bytes);
+  // Errors: capture (the stream is being captured; `remedy`: what to do); device.
+  Status check_not_captured(Stream stream, const std::string& remedy) const;
   // Errors: invalid_argument (graphs that captured its operations are alive still after 0.1 s).
   Status await_graphs() const;
   // Host-waits for its operations, and for what the stream holds, at most `host_timeout`. Errors:
@@ -153,7 +159,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   mutable std::mutex state_mutex_;   // of what follows
   std::optional<Error> failure_;
   bool closed_ = false;
-  std::vector<BoundedCall> late_;  // that did not return in time
+  std::vector<BoundedCall> late_;                       // that did not return in time
+  std::vector<std::function<Status()>> left_segments_;  // by registered buffers
 
   std::atomic<bool> left_ = false;  // leave() was called
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/comm/registered_buffers.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -46,8 +47,9 @@ RegisteredBuffers& RegisteredBuffers::operator=(RegisteredBuffers&& other) noexc
 
 RegisteredBuffers::~RegisteredBuffers() {
   const Status closed = close();
-  if (!closed) log(LogLevel::error, closed.error().message());
-  if (communicator_ != nullptr) communicator_->released();
+  if (closed) return;
+  log(LogLevel::error, closed.error().message());
+  if (communicator_ != nullptr) communicator_->released(release_segments());
 }
 
 // Each rank makes its buffers first: what it made is of no use where another has none.
@@ -115,9 +117,14 @@ Status RegisteredBuffers::agree(int count, const Status& mine) const {
 
 Status RegisteredBuffers::close() {
   if (communicator_ == nullptr) return {};
+  const std::string remedy = "close registered buffers once the capture has ended";
+  if (Status eager = communicator_->check_not_captured(stream_, remedy); !eager) return eager;
   if (Status gone = communicator_->await_graphs(); !gone) return gone;
   if (const Status done = communicator_->finish(stream_); !done) {
-    return communicator_->error(done.error());
+    return communicator_->error(done.error().code(),
+                                done.error().message() +
+                                    "; if work hangs, abort() the communicator, then close "
+                                    "registered buffers");
   }
   Status ended = end_segments();
   std::exchange(communicator_, nullptr)->released();
@@ -125,25 +132,23 @@ Status RegisteredBuffers::close() {
 }
 
 // Whatever one refuses, the others are done; a segment that is still registered is kept.
+std::function<Status()> RegisteredBuffers::release_segments() {
+  return [nccl = &communicator_->context.nccl, comm = communicator_->handle,
+          segments = std::exchange(segments_, {})] {
+    Status first;
+    for (const Segment& segment : segments) {
+      Status status = nccl->deregister(comm, segment.registration);
+      if (status) status = nccl->free_segment(segment.address);
+      if (first && !status) first = std::move(status);
+    }
+    return first;
+  };
+}
+
 Status RegisteredBuffers::end_segments() {
-  const std::size_t count = segments_.size();
-  CommState& state = *communicator_;
-  const std::optional<Status> ended = state.in_time(
-      state.options.host_timeout,
-      [nccl = &state.context.nccl, comm = state.handle, segments = std::exchange(segments_, {})] {
-        Status first;
-        for (const Segment& segment : segments) {
-          Status status = nccl->deregister(comm, segment.registration);
-          if (status) status = nccl->free_segment(segment.address);
-          if (first && !status) first = std::move(status);
-        }
-        return first;
-      });
-  if (!ended) {
-    return state.error(ErrorCode::device, "NCCL did not deregister " + std::to_string(count) +
-                                              " buffers in time: they are kept");
-  }
-  return *ended ? Status() : Status(state.error(ended->error()));
+  const std::string late = "NCCL did not deregister " + std::to_string(segments_.size()) +
+                           " buffers in time: they are kept";
+  return communicator_->in_time(late, release_segments());
 }
 
 }  // namespace weir

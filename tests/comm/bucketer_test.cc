@@ -357,7 +357,7 @@ TEST_F(CapturedBuckets, AreMadeBeforeTheCapture) {
   expect_ok(capture);
   const std::vector<std::uint64_t> some{10};
   expect_error(Bucketer::create(*rank.comm, some, DataType::float32, rank.compute),
-               ErrorCode::capture, "create it before the capture begins");
+               ErrorCode::capture, "create bucketers before the capture begins");
   expect_ok(capture->end());
 }
 

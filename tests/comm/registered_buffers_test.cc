@@ -173,6 +173,8 @@ TEST_F(RegisteredSoon, BuffersAreKeptWhereWorkDoesNotEnd) {
     if (rank.number != 0) return;
     expect_error(of(rank)->close(), ErrorCode::device,
                  "all-reduce of 8.00 MiB of float32 (sum), has not ended");
+    expect_error(of(rank)->close(), ErrorCode::device, "abort() the communicator, then close");
+    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "abort() the communicator");
     rank.comm->abort("a test");
     expect_ok(of(rank)->close());
   });
@@ -187,6 +189,58 @@ TEST_F(Registered, RanksThatAskForDifferentThingsSayWho) {
                             : RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB).error();
     expect_error(Status(error), ErrorCode::invalid_argument, "ranks ask for different things");
   });
+}
+
+// The device has no memory left but what the heap holds idle, some of it used by work still.
+TEST_F(Registered, BuffersMayComeInACaptureWhichGoesOn) {
+  on_all([&](Rank& rank) {
+    for (const bool is_full : {false, true}) {
+      if (is_full) {
+        void* const block = rank.allocate(rank.device.memory_info()->free, rank.compute);
+        rank.write(rank.compute, block, 1_MiB, 5_ms);
+        rank.free(block);
+      }
+      GraphPool graphs(*rank.heap);
+      Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
+      expect_ok(capture);
+      Result<RegisteredBuffers> made = RegisteredBuffers::create(*rank.comm, rank.compute, 8_MiB);
+      expect_ok(made);
+      expect_ok(capture->end());
+      if (made) expect_ok(made->close());
+    }
+  });
+}
+
+TEST_F(Registered, BuffersAreNotClosedInACaptureWhichGoesOn) {
+  create_buffers();
+  on_all([&](Rank& rank) {
+    GraphPool graphs(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
+    expect_ok(capture);
+    rank.write(rank.compute, (*of(rank))[0], 8_MiB);
+    expect_error(of(rank)->close(), ErrorCode::capture, "is being captured");
+    EXPECT_NE((*of(rank))[0], nullptr);
+    Result<Graph> graph = capture->end();
+    expect_ok(graph);
+    *graph = Graph();
+    expect_ok(of(rank)->close());
+  });
+  expect_none();
+}
+
+TEST_F(Registered, BuffersThatAreDestroyedInACaptureAreLeftToTheCommunicator) {
+  create_buffers();
+  on_all([&](Rank& rank) {
+    rank.write(rank.compute, (*of(rank))[0], 8_MiB, 5_ms);
+    GraphPool graphs(*rank.heap);
+    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
+    expect_ok(capture);
+    of(rank).reset();
+    expect_ok(capture->end());
+  });
+  EXPECT_EQ(world_.live_segments(), 2u);
+  on_all([&](Rank& rank) { expect_ok(rank.comm->close()); });
+  expect_none();
 }
 
 // The race checker sees memory that is unmapped while it is used.

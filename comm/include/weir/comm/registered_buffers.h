@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers registered with NCCL (ncclCommRegister), which live long: NCCL can then move data between
-// GPUs without copies to its own buffers.
+// Long-lived buffers that are registered with NCCL (ncclCommRegister), which can then move data
+// between GPUs without copies to its own buffers.
 //
 //   auto buffers = RegisteredBuffers::create(world, compute, 64_MiB);
 //   void* gradients = (*buffers)[0];
@@ -11,8 +11,7 @@
 // on the buffers. Use separate buffers for sends and receives and for collectives. (NCCL 2.28 may
 // treat a collective as unregistered if its buffer was sent before.)
 //
-// The memory is the caller's until close(): nothing else is put into it, so operations need no
-// fence.
+// The memory is the caller's alone until close(), so operations need no fence.
 //
 // Buffers are closed, or destroyed, before their communicator is closed, and after the graphs that
 // captured its operations. Buffers that were moved from may be destroyed or assigned to, nothing
@@ -22,6 +21,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -38,12 +38,14 @@ class RegisteredBuffers {
   // Makes `count` buffers of `bytes` each, rounded up to the device's granularity, that work on
   // `stream` uses. All ranks call it; the host waits. Errors: invalid_argument (the communicator is
   // not prepared; ranks ask for different buffers: the message names each); out_of_memory, device
-  // (a rank has no memory, or did not call). After an error no rank keeps memory.
+  // (a rank has no memory, names no stream of its device's, or did not call). After an error of one
+  // rank all have one, and no rank keeps memory.
   static Result<RegisteredBuffers> create(Communicator& communicator, Stream stream, Bytes bytes,
                                           int count = 1);
   RegisteredBuffers(RegisteredBuffers&&) noexcept = default;
   RegisteredBuffers& operator=(RegisteredBuffers&&) noexcept;
-  // Calls close(). If that fails, the destructor logs the error, and the memory stays registered.
+  // Calls close(). If that fails, the destructor logs the error, and the communicator's close()
+  // frees the memory.
   ~RegisteredBuffers();
 
   std::size_t size() const { return segments_.size(); }  // the number of buffers
@@ -54,11 +56,11 @@ class RegisteredBuffers {
   Bytes bytes() const { return bytes_; }  // the size of each buffer
 
   // Host-waits for the communicator's operations and for what the stream holds, then deregisters
-  // and frees the memory; each of the two takes at most the communicator's host_timeout. A program
-  // whose other streams use the memory orders their work before the stream's. Errors:
+  // and frees the memory; each takes at most the communicator's host_timeout. Work of other streams
+  // must have been ordered before the stream's. Errors: capture (the stream is being captured);
   // invalid_argument (graphs that captured the communicator's operations are still alive 0.1 s
-  // after the call: the buffers stay as they are); device (a step did not end: memory that NCCL may
-  // still use is kept).
+  // after the call); device (work does not end: abort() the communicator and call again; or NCCL
+  // does not deregister, and the memory is kept). After all but the last the buffers are as before.
   Status close();
 
  private:
@@ -69,6 +71,7 @@ class RegisteredBuffers {
   RegisteredBuffers(std::shared_ptr<CommState> communicator, Stream stream, Bytes bytes);
   Result<Segment> make_segment() const;
   Status agree(int count, const Status& mine) const;
+  std::function<Status()> release_segments();
   Status end_segments();
 
   std::shared_ptr<CommState> communicator_;  // none: closed
