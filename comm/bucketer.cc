@@ -196,6 +196,15 @@ Status Bucketer::Impl::check_finished() const {
 Status Bucketer::Impl::finish() {
   const std::lock_guard lock(mutex_);
   if (Status works = comm_->status(); !works) return works;
+  if (capture_.value_or(0) != 0) {
+    const Result<CaptureInfo> info = comm_->context.device.capture_info(stream_);
+    if (!info) return info.error();
+    if (info->id != *capture_) {
+      return error(ErrorCode::capture,
+                   "the capture of the step ended before finish(), so the step is abandoned: "
+                   "destroy its graph, and capture a step whole, from ready() to finish()");
+    }
+  }
   if (Status all = check_finished(); !all) return all;
   if (last_) {
     if (Status waited = comm_->wait(stream_, *last_); !waited) return waited;

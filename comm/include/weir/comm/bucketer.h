@@ -9,18 +9,18 @@
 //   ... the optimizer reads the gradients, on `compute`; then the next step ...
 //
 // Buckets are filled in reverse order of the parameters, because the backward pass produces
-// gradients in that order. A bucket is launched once all its tensors are ready and all earlier
-// buckets were launched, so the order of launches is the same on all ranks, whatever the order of
-// the gradients. All ranks must create equal bucketers and report every tensor once a step; a
-// program zeroes and reports a tensor that the step does not use. In a capture end_capture()
-// detects bucketers that differ; eagerly nothing detects them until an operation hangs.
+// gradients in that order. A bucket is launched once its tensors are ready and all earlier buckets
+// were launched, so that all ranks launch buckets in one order, whatever the order of the
+// gradients. All ranks must create equal bucketers and report every tensor once a step; a program
+// zeroes and reports a tensor that the step does not use. end_capture() detects captured bucketers
+// that differ; eager ones are detected only when an operation hangs.
 //
 // One stream writes and reads the gradients. A program that computes some on another stream makes
 // the bucketer's stream wait for them before it calls ready() (DeviceHeap::order()).
 //
-// Captures: a step is captured as a whole, or not at all; a launch of the graph then is the step. A
-// step whose capture has ended before finish() is abandoned: the next ready() begins another.
-// Destroy the graphs before the bucketer.
+// Captures: a step is captured as a whole, or not at all; each launch of the graph is a step. If
+// the capture ends before finish(), the step is abandoned: its graph lacks a part of it, and the
+// next ready() begins another. Destroy the graphs before the bucketer.
 //
 // Threads: self-synchronised. The stream must live as long as the bucketer, or be retired with the
 // heap. A bucketer that was moved from may be destroyed or assigned to, nothing else.
@@ -73,8 +73,8 @@ class Bucketer {
   // the launch failed, the tensor is ready nonetheless, and the communicator has ended.
   Status ready(std::size_t tensor);
   // Ends the step: work queued from now on runs after all all-reduces. Errors: invalid_argument
-  // (tensors are not ready: how many, and which; the step goes on); capture (the step's capture is
-  // over); device.
+  // (tensors are not ready: how many, and which; the step goes on); capture (the step is
+  // abandoned); device.
   Status finish();
 
  private:
