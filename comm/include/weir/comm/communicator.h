@@ -22,10 +22,10 @@
 // CaptureScope ends the capture; if the program ends the capture by other means, a captured stream
 // must wait() for each Work.
 //
-// The other ranks notice what fails on one rank. NCCL itself waits forever for a missing rank; a
-// watchdog thread of the communicator looks for errors and for operations that do not end, and ends
-// the communicator. After that every call returns the error that the watchdog found. Memory is
-// intact, and the process can go on without the other ranks.
+// NCCL itself waits forever for a rank that is missing. Each communicator has a watchdog thread,
+// which looks for errors of NCCL's and for operations that do not end, and then ends the
+// communicator: every later call returns the error that the watchdog found. Memory is intact, and
+// the process can go on without the other ranks.
 //
 // Threads: any thread may call; calls are made one after the other. All ranks must ask for
 // operations in the same order.
@@ -58,12 +58,12 @@ class CommState;
 struct CommunicatorOptions {
   std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
-  // (simulated time on a simulated device). Zero turns this off. The time runs from when the
-  // operation was queued, or from when the operation before it was seen to have ended. Time in
-  // which the operation waits for earlier work of the caller's stream counts.
+  // (simulated time on a simulated device). Zero turns this off. The time begins when the operation
+  // is queued, or, if that is later, when the operation before it is seen to end. It includes the
+  // wait for earlier work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
-  // Longest time that the host waits for other ranks in a call that needs them: create, split,
-  // agree, close. Always real time, and more than zero.
+  // Longest time that create(), prepare(), split(), end_capture() and close() wait for other ranks.
+  // Always real time, and more than zero.
   Nanoseconds host_timeout{std::int64_t{120} * 1'000'000'000};
   // How often the watchdog thread looks. With zero there is no thread, and only poll() looks.
   Nanoseconds watch_every{100'000'000};
@@ -98,17 +98,16 @@ struct WorkPoint {
   std::vector<GraphNode> nodes;  // the last nodes of a captured operation
 };
 
-// An operation that was queued. It holds nothing of the device, so it may outlive all else. (Its
-// calls may not: the Work of an eager operation must not be waited for after the communicator is
-// closed; that of a captured operation, not after the capture ends.)
+// An operation that was queued. A Work may be destroyed after all else, but wait() must come before
+// the communicator is closed; for a captured operation, before the capture ends.
 class Work {
  public:
   Work() = default;  // no operation: wait() does nothing
 
-  // Makes work queued on `stream` from now on run after the operation. For an operation that ran on
-  // the caller's stream, another stream waits for all that the caller's stream holds now; the
-  // caller's stream itself need not wait. For a captured operation, `stream` is in the same
-  // capture, or in no capture and joins it. Errors: capture (the operation was captured, and the
+  // Makes work queued on `stream` from now on run after the operation. If the operation ran on the
+  // caller's stream, that stream need not wait, and another stream waits for all that the caller's
+  // stream holds now. If the operation was captured, `stream` must be in the same capture, or in
+  // none, and then joins the capture. Errors: capture (the operation was captured, and the
   // stream is in another capture, or the capture is over; or the operation was eager, and the
   // stream is being captured); device.
   Status wait(Stream stream) const;
@@ -144,12 +143,11 @@ class Communicator {
   int ranks() const;
   const std::string& name() const;
 
-  // The operations. Counts are NCCL's (weir/comm/operation.h). Operations may be in place where
-  // NCCL allows it: send == receive; where one has a part for each rank, the other is this rank's
-  // part of it. Otherwise the two do not overlap.
-  // Errors: invalid_argument; capture (the communicator is not prepared; the capture is already
-  // invalidated; no pool serves it); device (NCCL refused: the communicator has ended); whatever
-  // ended the communicator.
+  // The operations. Counts are NCCL's (weir/comm/operation.h). Where NCCL works in place, `send`
+  // may equal `receive`; where one buffer has a part for each rank, the other may be this rank's
+  // part. Otherwise the buffers must not overlap. Errors: invalid_argument; capture (the
+  // communicator is not prepared; the capture is already invalidated; no pool serves it); device
+  // (NCCL refused: the communicator has ended); whatever ended the communicator.
   Result<Work> all_reduce(const void* send, void* receive, std::uint64_t count, DataType type,
                           ReduceOp reduction, Where where) {
     return run({OperationKind::all_reduce, send, receive, count, type, reduction}, where);
@@ -190,27 +188,28 @@ class Communicator {
 
   // Connects what would otherwise connect at first use: rings and trees, and this rank with every
   // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
-  // call it; the host waits. It costs some tens of MiB of NCCL's own memory, for a second
-  // communicator that ranks agree with; and while it runs 64 MiB more. A second
-  // call does nothing.
+  // call it; the host waits. If a rank calls later than another's `host_timeout`, prepare() fails
+  // on both. NCCL keeps some tens of MiB for a second communicator, with which ranks agree; during
+  // the call it takes 64 MiB more. A second call does nothing.
   Status prepare();
   bool prepared() const;
 
   // Ends the capture, and agrees with the other ranks that all have captured the same operations: a
-  // graph that differs between ranks would wait forever. All ranks call it; the host waits. If
-  // other communicators of this rank have operations in the capture (at most 12), ranks compare
-  // those too, in any order: the communicator that ends the capture has all their ranks. Errors:
-  // capture (names a rank whose capture failed or differs; then no rank has a graph); device (a
-  // rank did not call).
+  // graph that differs between ranks would wait forever. The host waits. All ranks call it; one
+  // whose communicator has ended tells the others, and waits 1 s at most. Other communicators (at
+  // most 12) may have operations in the capture if all their ranks are ranks of this one. Errors:
+  // capture (names a rank whose capture failed or differs, or whose communicator has ended: no rank
+  // has a graph); device (a rank did not call).
   Result<Graph> end_capture(CaptureScope& capture);
-  // Launches the graph, and watches that the launch ends; so do the other communicators whose
-  // operations are in the graph. Errors: those of Graph::launch; whatever ended one of the
-  // communicators. (One that can't watch the launch ends: the graph runs.)
+  // Launches the graph. This communicator, and each other one that has operations in the graph,
+  // watches that the launch ends; one that can't watch it ends, and the graph runs. Errors: those
+  // of Graph::launch; whatever ended one of the communicators.
   Status launch(Graph& graph, Stream stream);
 
   // Makes a communicator of all ranks that gave the same color, in order of `key`; a rank with a
   // negative color gets none. All ranks call it, in no capture. If a rank does not call within the
-  // `host_timeout` of `options`, this communicator ends.
+  // `host_timeout` of `options`, this communicator ends. On the rank that calls too late split()
+  // may succeed, but prepare() of the new communicator fails.
   Result<std::optional<Communicator>> split(int color, int key,
                                             const CommunicatorOptions& options = {});
 
@@ -222,13 +221,13 @@ class Communicator {
   // Waits up to 1 s for a call into NCCL that another thread is making. A call that takes longer is
   // waiting for other ranks, and is ended.
   void abort(const std::string& why);
-  // Waits for the communicator's operations, and gives back what NCCL and Weir hold for it, in at
-  // most `host_timeout` for each of the two. No other call may be running. If ranks are threads of
-  // one process, synchronise them after close(): NCCL then waits for all GPUs of the process, and
-  // so for every rank that waits for this one. Errors: invalid_argument (graphs that captured its
+  // Waits for the communicator's operations, then gives back what NCCL and Weir hold for it; each
+  // takes at most `host_timeout`. No other call may be running. If ranks are threads of one
+  // process, synchronise them after close(): NCCL waits there for all GPUs of the process, and so
+  // for every rank that waits for this one. Errors: invalid_argument (graphs that captured its
   // operations are alive, or registered buffers are open: the communicator stays as it is); device
-  // (an operation did not end: the message names it, and it was ended; or NCCL did not release its
-  // part: that part is kept, all else is gone).
+  // (an operation did not end: the message names it, and it was ended; or NCCL did not release
+  // something, which is kept: all else is gone).
   Status close();
 
  private:
