@@ -72,6 +72,23 @@ TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
   });
 }
 
+TEST_P(Trouble, ThatEndsACommunicatorOnOneRankIsToldToTheOthersAtOnce) {
+  create_prepared();
+  const auto begin_of_wait = std::chrono::steady_clock::now();
+  on_all([](GpuRank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    if (rank.number == 1) rank.comm->abort("a test");
+    const Result<Graph> graph = rank.comm->end_capture(capture);
+    ASSERT_FALSE(graph.ok());
+    EXPECT_THAT(graph.error().message(), HasSubstr("rank 1 of"));
+    EXPECT_THAT(graph.error().message(), HasSubstr("aborted: a test"));
+    rank.comm->abort("the test ends");
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin_of_wait, std::chrono::seconds(60))
+      << "the host_timeout is 120 s";
+}
+
 TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone) {
   create_prepared();
   on_all([](GpuRank& rank) {
