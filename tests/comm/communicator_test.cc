@@ -338,13 +338,13 @@ TEST_F(BoundedCommunicators, AreClosedOnceNobodyWaitsOnTheirDevice) {
     SlowDevice slow(rank.device);
     Result<Communicator> made =
         Communicator::create({*rank.nccl, slow, *rank.heap}, *rank.nccl->unique_id(), 1, 0,
-                             {.host_timeout = 1'000_ms, .watch_every = {}});
+                             {.host_timeout = 1'500_ms, .watch_every = {}});
     ASSERT_TRUE(made.ok()) << made.error().message();
     if (prepared) {
       expect_ok(made->prepare());
       expect_ok(made->all_reduce(nullptr, nullptr, 0, DataType::float32, {}, rank.compute));
     }
-    slow.slow_down(std::chrono::milliseconds(1300));
+    slow.slow_down(std::chrono::milliseconds(2200));  // more than one wait, less than two
     EXPECT_FALSE((prepared ? made->close() : made->prepare()).ok());
     if (!prepared) (void)made->close();
     EXPECT_FALSE(slow.waits()) << prepared;
