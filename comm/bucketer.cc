@@ -99,7 +99,7 @@ Status Bucketer::Impl::lay_out(std::span<const std::uint64_t> counts) {
 
 Status Bucketer::Impl::allocate() {
   const std::string remedy = "create bucketers before the capture begins";
-  if (Status eager = comm_->check_not_captured(stream_, remedy); !eager) return eager;
+  if (Status eager = check_not_captured(*comm_, stream_, remedy); !eager) return eager;
   for (Bucket& bucket : buckets_) {
     Result<void*> memory = comm_->context.heap.allocate(bucket.bytes, stream_);
     if (!memory) return std::move(memory).error();

@@ -106,32 +106,32 @@ std::optional<Status> CommState::in_time(Nanoseconds host_timeout, std::function
   return {};
 }
 
-Status CommState::in_time(const std::string& late, std::function<Status()> call) {
-  const std::optional<Status> ended = in_time(options.host_timeout, std::move(call));
-  if (!ended) return error(ErrorCode::device, late);
-  return *ended ? Status() : Status(error(ended->error()));
+Status in_own_time(CommState& comm, const std::string& late, std::function<Status()> call) {
+  const std::optional<Status> ended = comm.in_time(comm.options.host_timeout, std::move(call));
+  if (!ended) return comm.error(ErrorCode::device, late);
+  return *ended ? Status() : Status(comm.error(ended->error()));
 }
 
-Status CommState::check_not_captured(Stream stream, const std::string& remedy) const {
-  const Result<CaptureInfo::Status> status = context.device.capture_status(stream);
-  if (!status) return error(status.error());
+Status check_not_captured(const CommState& comm, Stream stream, const std::string& remedy) {
+  const Result<CaptureInfo::Status> status = comm.context.device.capture_status(stream);
+  if (!status) return comm.error(status.error());
   if (*status == CaptureInfo::Status::none) return {};
-  return error(ErrorCode::capture,
-               "stream " + std::to_string(stream.id) + " is being captured: " + remedy);
+  return comm.error(ErrorCode::capture,
+                    "stream " + std::to_string(stream.id) + " is being captured: " + remedy);
 }
 
-Status CommState::await_graphs() const {
+Status await_graphs(const CommState& comm) {
   // The driver says so in a thread of its own, some tenths of a millisecond after the call that
   // asks for it (docs/decisions.md, 017).
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
-  while (graphs->load() > 0 && std::chrono::steady_clock::now() < until) {
+  while (comm.graphs->load() > 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  if (graphs->load() == 0) return {};
-  return error(ErrorCode::invalid_argument,
-               std::to_string(graphs->load()) +
-                   " graphs that captured its operations, or their launches, are alive, and NCCL "
-                   "would wait for them for ever: destroy them first");
+  if (comm.graphs->load() == 0) return {};
+  return comm.error(ErrorCode::invalid_argument,
+                    std::to_string(comm.graphs->load()) +
+                        " graphs that captured its operations, or their launches, are alive, and "
+                        "NCCL would wait for them for ever: destroy them first");
 }
 
 Status CommState::finish(std::optional<Stream> stream) {
@@ -159,7 +159,7 @@ void CommState::await_late(Nanoseconds longest) {
 }
 
 Status CommState::close() {
-  if (Status gone = await_graphs(); !gone) return gone;
+  if (Status gone = await_graphs(*this); !gone) return gone;
   if (registered > 0) {
     return error(ErrorCode::invalid_argument,
                  "registered buffers are open: close them first; if work hangs, abort() the "
@@ -193,18 +193,20 @@ Status CommState::close() {
   constexpr Nanoseconds kSecond{1'000'000'000};
   await_late(std::max(options.host_timeout, kSecond));  // they use what goes next
   if (!left_segments_.empty()) {
-    note(in_time("work of the device did not end in time: memory of registered buffers is kept",
-                 [this, left = std::exchange(left_segments_, {})] {
-                   Status first = context.device.synchronize_context();
-                   for (const auto& release : left) {
-                     if (first) first = release();
-                   }
-                   return first;
-                 }));
+    note(in_own_time(*this,
+                     "work of the device did not end in time: memory of registered buffers is kept",
+                     [this, left = std::exchange(left_segments_, {})] {
+                       Status first = context.device.synchronize_context();
+                       for (const auto& release : left) {
+                         if (first) first = release();
+                       }
+                       return first;
+                     }));
   }
   for (const CommHandle each : {control_.load(), handle}) {
     if (each.value == 0) continue;
-    note(in_time(
+    note(in_own_time(
+        *this,
         "NCCL did not end it in time: graphs that captured its operations, or work of other ranks, "
         "hold it",
         [this, each] { return context.nccl.destroy(each); }));

@@ -36,11 +36,7 @@ Status host_wait(EventCalls& device, Stream stream);
 // alive.
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
-  // `owner` of what the context refers to, if somebody owns it: kept as long as this, and as long
-  // as a call of NCCL's goes on that was not waited for to its end.
-  static Result<std::shared_ptr<CommState>> create(std::shared_ptr<void> owner, CommContext context,
-                                                   const UniqueId& id, int ranks, int rank,
-                                                   const CommunicatorOptions& options);
+  // `owner`: as in create_comm_state().
   CommState(std::shared_ptr<void> owner, CommContext context, CommHandle handle, int ranks,
             int rank, CommunicatorOptions options);
 
@@ -56,9 +52,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // Makes the call in a thread of its own, and waits for it for `host_timeout`. Nothing: it did not
   // return; close() waits for it once more.
   std::optional<Status> in_time(Nanoseconds host_timeout, std::function<Status()> call);
-  // The same for the communicator's own host_timeout; an error names the communicator. `late`: what
-  // it says if the call did not return.
-  Status in_time(const std::string& late, std::function<Status()> call);
   Status status() const;
   Status poll();
   void fail(const Error& error);
@@ -95,13 +88,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // (not prepared; a rank made another call); device.
   static constexpr std::size_t kMostSaid = 440;
   Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
-  // Memory of NCCL's; where there is too little, the heap first gives back what it holds idle, once
-  // the work on it is done. Errors: as Nccl::allocate_segment().
-  Result<Address> allocate_segment(Bytes bytes);
-  // Errors: capture (the stream is being captured; `remedy`: what to do); device.
-  Status check_not_captured(Stream stream, const std::string& remedy) const;
-  // Errors: invalid_argument (graphs that captured its operations are alive still after 0.1 s).
-  Status await_graphs() const;
   // Host-waits for its operations, and for what the stream holds, at most `host_timeout`. Errors:
   // device; they do not name the communicator.
   Status finish(std::optional<Stream> stream = {});
@@ -167,6 +153,22 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Ticker ticker_;  // looks, as poll() does; goes first
 };
 
+// `owner` of what the context refers to, if somebody owns it: kept as long as the communicator, and
+// as long as a call of NCCL's goes on that was not waited for to its end.
+Result<std::shared_ptr<CommState>> create_comm_state(std::shared_ptr<void> owner,
+                                                     CommContext context, const UniqueId& id,
+                                                     int ranks, int rank,
+                                                     const CommunicatorOptions& options);
+// CommState::in_time() for the communicator's own host_timeout; an error names the communicator.
+// `late`: what it says if the call did not return.
+Status in_own_time(CommState& comm, const std::string& late, std::function<Status()> call);
+// Memory of NCCL's; where there is too little, the heap first gives back what it holds idle, once
+// the work on it is done. Errors: as Nccl::allocate_segment().
+Result<Address> allocate_segment(const CommContext& context, Bytes bytes);
+// Errors: capture (the stream is being captured; `remedy`: what to do); device.
+Status check_not_captured(const CommState& comm, Stream stream, const std::string& remedy);
+// Errors: invalid_argument (graphs that captured its operations are alive still after 0.1 s).
+Status await_graphs(const CommState& comm);
 // Sends the other ranks how a capture ended here, with what it has of the communicator and of the
 // others, and checks that all ranks have captured the same of each.
 Status agree(CommState& comm, std::uint64_t capture, Status mine,

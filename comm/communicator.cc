@@ -97,11 +97,11 @@ Communicator::~Communicator() {
 Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
                                           int rank, const CommunicatorOptions& options) {
   Result<std::shared_ptr<CommState>> made =
-      CommState::create(nullptr, context, id, ranks, rank, options);
+      create_comm_state(nullptr, context, id, ranks, rank, options);
   return made ? Result(Communicator(*std::move(made))) : std::move(made).error();
 }
 
-Result<std::shared_ptr<CommState>> CommState::create(std::shared_ptr<void> owner,
+Result<std::shared_ptr<CommState>> create_comm_state(std::shared_ptr<void> owner,
                                                      CommContext context, const UniqueId& id,
                                                      int ranks, int rank,
                                                      const CommunicatorOptions& options) {

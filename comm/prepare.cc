@@ -66,7 +66,7 @@ Status CommState::connect(Stream stream) {
   return {};
 }
 
-Result<Address> CommState::allocate_segment(Bytes bytes) {
+Result<Address> allocate_segment(const CommContext& context, Bytes bytes) {
   Result<Address> memory = context.nccl.allocate_segment(bytes);
   if (memory.ok()) return memory;
   const Result<Bytes> gone = context.heap.trim(0_B, Trim::waits);
@@ -80,7 +80,7 @@ Status CommState::connect_all(Stream stream) {
   const std::uint64_t all_ranks = static_cast<std::uint64_t>(ranks);
   const std::uint64_t whole = kLarge / 4;
   const Bytes bytes{4 * std::max(whole, all_ranks)};
-  const Result<Address> memory = allocate_segment(bytes * 2);
+  const Result<Address> memory = allocate_segment(context, bytes * 2);
   if (!memory) return memory.error();
   auto* const from = static_cast<std::byte*>(memory->pointer());
   std::byte* const into = from + bytes.count;

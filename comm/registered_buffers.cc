@@ -77,7 +77,7 @@ Result<RegisteredBuffers> RegisteredBuffers::create(Communicator& communicator, 
 
 Result<RegisteredBuffers::Segment> RegisteredBuffers::make_segment() const {
   Nccl& nccl = communicator_->context.nccl;
-  const Result<Address> address = communicator_->allocate_segment(bytes_);
+  const Result<Address> address = allocate_segment(communicator_->context, bytes_);
   if (!address) return address.error();
   const Result<RegistrationHandle> handle =
       nccl.register_range(communicator_->handle, *address, bytes_);
@@ -118,8 +118,8 @@ Status RegisteredBuffers::agree(int count, const Status& mine) const {
 Status RegisteredBuffers::close() {
   if (communicator_ == nullptr) return {};
   const std::string remedy = "close registered buffers once the capture has ended";
-  if (Status eager = communicator_->check_not_captured(stream_, remedy); !eager) return eager;
-  if (Status gone = communicator_->await_graphs(); !gone) return gone;
+  if (Status eager = check_not_captured(*communicator_, stream_, remedy); !eager) return eager;
+  if (Status gone = await_graphs(*communicator_); !gone) return gone;
   if (const Status done = communicator_->finish(stream_); !done) {
     return communicator_->error(done.error().code(),
                                 done.error().message() +
@@ -148,7 +148,7 @@ std::function<Status()> RegisteredBuffers::release_segments() {
 Status RegisteredBuffers::end_segments() {
   const std::string late = "NCCL did not deregister " + std::to_string(segments_.size()) +
                            " buffers in time: they are kept";
-  return communicator_->in_time(late, release_segments());
+  return in_own_time(*communicator_, late, release_segments());
 }
 
 }  // namespace weir

@@ -50,7 +50,7 @@ Result<Communicator> Communicator::world(Allocator& allocator, const Communicato
     }
     const Result<UniqueId> id = rendezvous(*kept->nccl, launch);
     Result<std::shared_ptr<CommState>> made =
-        id ? CommState::create(kept, {*kept->nccl, device, allocator.heap(*number)}, *id,
+        id ? create_comm_state(kept, {*kept->nccl, device, allocator.heap(*number)}, *id,
                                launch.ranks, launch.rank, options)
            : id.error();
     finish_rendezvous(launch);

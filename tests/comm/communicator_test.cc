@@ -76,7 +76,7 @@ TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
   auto owner = std::shared_ptr<Nccl>(world_.rank(0, rank.device));
   const std::weak_ptr<Nccl> kept = owner;
   const auto begin = std::chrono::steady_clock::now();
-  expect_error(CommState::create(owner, {*owner, rank.device, *rank.heap}, id, 2, 0,
+  expect_error(create_comm_state(owner, {*owner, rank.device, *rank.heap}, id, 2, 0,
                                  {.host_timeout = Nanoseconds{200'000'000}}),
                ErrorCode::device, "not all ranks came");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
