@@ -1,386 +1,281 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source of the format: Perfetto's protos/perfetto/trace/, v59: trace_packet.proto,
-// track_event/track_event.proto, track_descriptor.proto, counter_descriptor.proto.
+// Source of the format: "Trace Event Format", the JSON that chrome://tracing and Perfetto open.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <queue>
-#include <tuple>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "look/exporters.h"
-#include "look/protobuf_writer.h"
 #include "look/streams.h"
+#include "replay/units.h"
 
 namespace weir {
 namespace {
 
-// Field numbers.
-enum TraceField : std::uint32_t { kPacket = 1 };
-enum PacketField : std::uint32_t {
-  kTimestamp = 8,
-  kSequenceId = 10,
-  kTrackEvent = 11,
-  kInternedData = 12,
-  kSequenceFlags = 13,
-  kTrackDescriptor = 60,
-};
-enum DescriptorField : std::uint32_t {
-  kUuid = 1,
-  kTrackName = 2,
-  kProcess = 3,
-  kParent = 5,
-  kCounter = 8,
-  kChildOrdering = 11,
-  kRank = 12,
-};
-enum ProcessField : std::uint32_t { kPid = 1, kProcessName = 6 };
-enum CounterField : std::uint32_t { kUnit = 3, kAxis = 7 };
-enum EventField : std::uint32_t {
-  kAnnotation = 4,
-  kType = 9,
-  kNameId = 10,
-  kTrack = 11,
-  kCounterValue = 30,
-};
-enum AnnotationField : std::uint32_t { kAnnotationUint = 3, kAnnotationName = 10 };
-enum InternedField : std::uint32_t { kEventNames = 2 };
-enum InternedNameField : std::uint32_t { kId = 1, kName = 2 };
-enum EventType : std::uint64_t { kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCounterType = 4 };
-
-constexpr std::uint64_t kSequence = 1, kExplicitOrder = 3, kSizeBytes = 3;
-constexpr std::uint64_t kStateCleared = 1, kNeedsState = 2;
-constexpr std::size_t kMostFenceTracks = 32;
-
 class Perfetto {
  public:
   Perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file)
-      : recording_(recording), lifetimes_(lifetimes), file_(file), out_(file.text()) {}
+      : recording_(recording), lifetimes_(lifetimes), file_(file), json_(file.text()) {}
 
   void run() {
+    json_.begin_dict();
+    json_.key("traceEvents");
+    json_.begin_list();
     process();
     memory();
     marks();
     events();
     used_bytes();
     fences();
+    json_.end_list();
+    json_.end_dict();
+    json_.finish();
   }
 
  private:
-  using Annotations = std::vector<std::pair<std::string_view, std::uint64_t>>;
-  struct Slice {
-    Nanoseconds begin, end;
-    std::string name;
-    Annotations annotations;
-  };
+  using Arguments = std::vector<std::pair<std::string_view, std::uint64_t>>;
 
   void process();
   void memory();
   void marks();
   void events();
   void event(const Event& event);
-  void capture(const Event& event);
   void used_bytes();
   void fences();
 
-  std::uint64_t track(const std::string& name, std::uint64_t parent, bool bytes = false);
-  std::uint64_t stream_track(std::uint64_t stream);
-  void counter(std::uint64_t track, Nanoseconds time, Bytes value);
-  void instant(std::uint64_t track, Nanoseconds time, const std::string& name,
-               const Annotations& annotations);
-  void slice(std::uint64_t track, const Slice& slice);
-  void track_event(std::uint64_t track, Nanoseconds time, EventType type, std::string_view name,
-                   const Annotations& annotations);
-  std::uint64_t name_id(std::string_view name, std::string& interned);
-  template <class Fill>
-  void packet(std::optional<Nanoseconds> time, const Fill& fill);
+  // The track of that name, which is made with the first event on it. Perfetto calls it a thread.
+  std::uint64_t track(const std::string& name);
+  void counter(const std::string& name, Nanoseconds time, Bytes value);
+  void instant(const std::string& track, Nanoseconds time, const std::string& name,
+               const Arguments& arguments);
+  void slice(const std::string& track, Nanoseconds begin, Nanoseconds end, const std::string& name,
+             const Arguments& arguments = {});
+  // An event, to which `more` adds its members.
+  template <class More>
+  void add(std::string_view phase, std::string_view name, Nanoseconds time, const More& more);
+  void member(std::string_view key, std::uint64_t value) {
+    json_.key(key);
+    json_.unsigned_integer(value);
+  }
+  void microseconds(std::string_view key, Nanoseconds time) {
+    json_.key(key);
+    json_.real(static_cast<double>(std::max<std::int64_t>(time.count, 0)) / 1000);
+  }
+  void arguments(const Arguments& arguments) {
+    json_.key("args");
+    json_.begin_dict();
+    for (const auto& [name, value] : arguments) member(name, value);
+    json_.end_dict();
+  }
+  // What a process or a thread is called, and where a thread stands.
+  void describe(std::string_view what, std::uint64_t track, std::string_view name);
 
   const Recording& recording_;
   const BlockLifetimes& lifetimes_;
   OutputFile& file_;
-  std::string& out_;
-  std::string packet_;  // scratch
-  std::uint64_t next_track_ = 1, process_ = 0, live_ = 0, rank_ = 0;
-  std::map<std::uint64_t, std::uint64_t> streams_;  // -> track
+  JsonWriter json_;
+  std::map<std::string, std::uint64_t> tracks_;
   std::map<std::uint64_t, Nanoseconds> free_from_;  // of a track with instants: the next one's time
-  std::optional<std::uint64_t> captures_, host_, pages_, trouble_;
-  std::map<std::uint64_t, std::uint64_t> open_captures_;  // pool -> track
-  std::map<std::string, std::uint64_t, std::less<>> names_;
-  bool first_packet_ = true;
 };
 
-template <class Fill>
-void Perfetto::packet(std::optional<Nanoseconds> time, const Fill& fill) {
-  packet_.clear();
-  if (time)
-    put_varint(packet_, kTimestamp,
-               static_cast<std::uint64_t>(std::max<std::int64_t>(time->count, 0)));
-  put_varint(packet_, kSequenceId, kSequence);
-  put_varint(packet_, kSequenceFlags, first_packet_ ? kStateCleared | kNeedsState : kNeedsState);
-  first_packet_ = false;
-  fill(packet_);
-  put_bytes(out_, kPacket, packet_);
+template <class More>
+void Perfetto::add(std::string_view phase, std::string_view name, Nanoseconds time,
+                   const More& more) {
+  json_.begin_dict();
+  json_.key("ph");
+  json_.string(phase);
+  json_.key("name");
+  json_.string(name);
+  member("pid", 1);
+  microseconds("ts", time);
+  more();
+  json_.end_dict();
   file_.relieve();
 }
 
-std::uint64_t Perfetto::track(const std::string& name, std::uint64_t parent, bool bytes) {
-  const std::uint64_t uuid = next_track_++;
-  packet(std::nullopt, [&](std::string& packet) {
-    put_message(packet, kTrackDescriptor, [&](std::string& descriptor) {
-      put_varint(descriptor, kUuid, uuid);
-      put_bytes(descriptor, kTrackName, valid_utf8(name));
-      put_varint(descriptor, kParent, parent);
-      put_varint(descriptor, kChildOrdering, kExplicitOrder);
-      put_varint(descriptor, kRank, rank_++);
-      if (!bytes) return;
-      put_message(descriptor, kCounter, [&](std::string& counter) {
-        put_varint(counter, kUnit, kSizeBytes);
-        if (parent == process_) put_bytes(counter, kAxis, "memory");  // one scale, to compare
-      });
-    });
+void Perfetto::describe(std::string_view what, std::uint64_t track, std::string_view name) {
+  add("M", what, {}, [&] {
+    member("tid", track);
+    json_.key("args");
+    json_.begin_dict();
+    json_.key("name");
+    json_.string(name);
+    json_.end_dict();
   });
-  return uuid;
+}
+
+std::uint64_t Perfetto::track(const std::string& name) {
+  const auto [found, added] = tracks_.try_emplace(name, tracks_.size() + 2);
+  if (!added) return found->second;
+  describe("thread_name", found->second, name);
+  add("M", "thread_sort_index", {}, [&] {
+    member("tid", found->second);
+    arguments({{"sort_index", found->second}});
+  });
+  return found->second;
 }
 
 void Perfetto::process() {
-  process_ = next_track_++;
   std::string name = recording_.program.empty() ? recording_.source : recording_.program;
   if (!recording_.device.empty()) name += " on " + recording_.device;
-  packet(std::nullopt, [&](std::string& packet) {
-    put_message(packet, kTrackDescriptor, [&](std::string& descriptor) {
-      put_varint(descriptor, kUuid, process_);
-      put_message(descriptor, kProcess, [&](std::string& process) {
-        put_varint(process, kPid, 1);
-        put_bytes(process, kProcessName, valid_utf8(name));
-      });
-      put_varint(descriptor, kChildOrdering, kExplicitOrder);
-    });
-  });
+  describe("process_name", 1, name);
 }
 
-std::uint64_t Perfetto::name_id(std::string_view name, std::string& interned) {
-  const auto found = names_.find(name);
-  if (found != names_.end()) return found->second;
-  const std::uint64_t id = names_.size() + 1;
-  names_.emplace(name, id);
-  put_message(interned, kEventNames, [&](std::string& entry) {
-    put_varint(entry, kId, id);
-    put_bytes(entry, kName, valid_utf8(name));
-  });
-  return id;
-}
-
-void Perfetto::track_event(std::uint64_t track, Nanoseconds time, EventType type,
-                           std::string_view name, const Annotations& annotations) {
-  packet(time, [&](std::string& packet) {
-    std::string interned;
-    const std::uint64_t id = name.empty() ? 0 : name_id(name, interned);
-    if (!interned.empty()) put_bytes(packet, kInternedData, interned);
-    put_message(packet, kTrackEvent, [&](std::string& event) {
-      put_varint(event, kType, type);
-      put_varint(event, kTrack, track);
-      if (id != 0) put_varint(event, kNameId, id);
-      for (const auto& each : annotations) {
-        put_message(event, kAnnotation, [&each](std::string& annotation) {
-          put_bytes(annotation, kAnnotationName, each.first);
-          put_varint(annotation, kAnnotationUint, each.second);
-        });
-      }
-    });
-  });
-}
-
-void Perfetto::counter(std::uint64_t track, Nanoseconds time, Bytes value) {
-  packet(time, [&](std::string& packet) {
-    put_message(packet, kTrackEvent, [&](std::string& event) {
-      put_varint(event, kType, kCounterType);
-      put_varint(event, kTrack, track);
-      put_varint(event, kCounterValue, value.count);
-    });
-  });
+void Perfetto::counter(const std::string& name, Nanoseconds time, Bytes value) {
+  add("C", name, time, [&] { arguments({{"bytes", value.count}}); });
 }
 
 // Perfetto stacks instants of the same time, each in a line of its own: on the simulated device,
 // where calls take no time, hundreds of lines. So each is at least 1 ns after the one before.
-void Perfetto::instant(std::uint64_t track, Nanoseconds time, const std::string& name,
-                       const Annotations& annotations) {
-  Nanoseconds& free_from = free_from_[track];
+void Perfetto::instant(const std::string& track, Nanoseconds time, const std::string& name,
+                       const Arguments& arguments) {
+  const std::uint64_t on = this->track(track);
+  Nanoseconds& free_from = free_from_[on];
   time = std::max(time, free_from);
   free_from = time + 1_ns;
-  track_event(track, time, kInstant, name, annotations);
+  add("i", name, time, [&] {
+    member("tid", on);
+    json_.key("s");
+    json_.string("t");  // of one track, rather than across all
+    this->arguments(arguments);
+  });
 }
 
-void Perfetto::slice(std::uint64_t track, const Slice& slice) {
-  track_event(track, slice.begin, kSliceBegin, slice.name, slice.annotations);
-  track_event(track, std::max(slice.begin, slice.end), kSliceEnd, {}, {});
+void Perfetto::slice(const std::string& track, Nanoseconds begin, Nanoseconds end,
+                     const std::string& name, const Arguments& arguments) {
+  const std::uint64_t on = this->track(track);
+  add("X", name, begin, [&] {
+    member("tid", on);
+    microseconds("dur", end - begin);
+    this->arguments(arguments);
+  });
 }
 
 // Only what changes: many changes of the one leave the other as it is.
 void Perfetto::memory() {
-  live_ = track("live", process_, true);
-  const std::uint64_t reserved = track("reserved", process_, true);
   std::optional<MemoryPoint> last;
   memory_over_time(recording_, [&](const MemoryPoint& point) {
-    if (!last || last->live != point.live) counter(live_, point.time, point.live);
-    if (!last || last->reserved != point.reserved) counter(reserved, point.time, point.reserved);
+    if (!last || last->live != point.live) counter("live", point.time, point.live);
+    if (!last || last->reserved != point.reserved) counter("reserved", point.time, point.reserved);
     last = point;
   });
 }
 
 void Perfetto::marks() {
   const std::vector<RecordedMark>& marks = recording_.marks;
-  if (marks.empty()) return;
-  const std::uint64_t phases = track("marks", process_);
   for (std::size_t i = 0; i < marks.size(); ++i) {
     const Nanoseconds end = i + 1 == marks.size() ? recording_.end() : marks[i + 1].time;
-    slice(phases, {marks[i].time, end, marks[i].text, {}});
+    slice("marks", marks[i].time, end, marks[i].text);
   }
-}
-
-std::uint64_t Perfetto::stream_track(std::uint64_t stream) {
-  const auto [found, added] = streams_.try_emplace(stream, 0);
-  if (added) found->second = track(stream_title(stream), process_);
-  return found->second;
 }
 
 void Perfetto::events() {
-  for (const std::uint64_t stream : lifetimes_.streams) stream_track(stream);
+  for (const std::uint64_t stream : lifetimes_.streams) track(stream_title(stream));
+  std::set<std::uint64_t> captures;  // by pool; open ones
+  const auto capture = [&](std::uint64_t pool, Nanoseconds time, bool begins) {
+    if (begins ? !captures.insert(pool).second : captures.erase(pool) == 0) return;
+    // They may overlap, unlike the slices of a thread.
+    add(begins ? "b" : "e", fmt::format("capture into pool {}", pool), time, [&] {
+      json_.key("cat");
+      json_.string("capture");
+      json_.key("id2");
+      json_.begin_dict();
+      json_.key("local");
+      json_.string(std::to_string(pool));
+      json_.end_dict();
+      member("tid", 1);
+    });
+  };
   for (auto each = recording_.events.from(recording_.initial); each != recording_.events.end();
        ++each) {
     event(*each);
+    if (each->kind == EventKind::capture_begin) capture(each->pool, each->time, true);
+    if (each->kind == EventKind::capture_end) capture(each->pool, each->time, false);
   }
-  for (const auto& [pool, track] : open_captures_) {
-    track_event(track, recording_.end(), kSliceEnd, {}, {});
-  }
+  while (!captures.empty()) capture(*captures.begin(), recording_.end(), false);
 }
 
 void Perfetto::event(const Event& event) {
-  const auto shared = [this](std::optional<std::uint64_t>& track, const char* name) {
-    if (!track) track = this->track(name, process_);
-    return *track;
-  };
   switch (event.kind) {
     case EventKind::stream_wait:
-      return instant(stream_track(event.stream), event.time,
+      return instant(stream_title(event.stream), event.time,
                      "waits for " + stream_title(event.other),
                      {{"sequence", event.sequence.value}});
     case EventKind::host_wait:
-      return slice(shared(host_, "host waits"), {event.time - event.duration,
-                                                 event.time,
-                                                 "host waits for " + stream_title(event.other),
-                                                 {{"sequence", event.sequence.value}}});
+      return slice("host waits", event.time - event.duration, event.time,
+                   "host waits for " + stream_title(event.other),
+                   {{"sequence", event.sequence.value}});
     case EventKind::create:
     case EventKind::release:
     case EventKind::map:
     case EventKind::unmap:
     case EventKind::lease:
     case EventKind::unlease:
-      return instant(shared(pages_, "pages"), event.time, std::string(name_of(event.kind)),
+      return instant("pages", event.time, std::string(name_of(event.kind)),
                      {{"page", event.page.value},
                       {"bytes", event.bytes.count},
                       {"heap", event.heap.value},
                       {"address", event.address.value}});
     case EventKind::out_of_memory:
     case EventKind::trim:
-      return instant(shared(trouble_, "out of memory, trim"), event.time,
-                     std::string(name_of(event.kind)),
+      return instant("out of memory, trim", event.time, std::string(name_of(event.kind)),
                      {{"bytes", event.bytes.count + event.requested.count}});
-    case EventKind::capture_begin:
-    case EventKind::capture_end:
-      return capture(event);
     default:
       return;
   }
 }
 
-void Perfetto::capture(const Event& event) {
-  const auto open = open_captures_.find(event.pool);
-  if (event.kind == EventKind::capture_end) {
-    if (open == open_captures_.end()) return;
-    track_event(open->second, event.time, kSliceEnd, {}, {});
-    open_captures_.erase(open);
-    return;
-  }
-  if (open != open_captures_.end()) return;
-  if (!captures_) captures_ = track("captures", process_);
-  const std::uint64_t track =
-      open_captures_.empty() ? *captures_ : this->track("captures", process_);
-  track_event(track, event.time, kSliceBegin, fmt::format("capture into pool {}", event.pool), {});
-  open_captures_.emplace(event.pool, track);
-}
-
-// What the blocks of each stream and of each pool add up to. Below `live`: Perfetto orders the
-// tracks of a process by name, whatever their ranks, and these would part `live` and `reserved`.
+// What the blocks of each stream and of each pool add up to.
 void Perfetto::used_bytes() {
   if (lifetimes_.streams.size() < 2 && lifetimes_.pools.empty()) return;
-  struct Sum {
-    std::uint64_t track;
-    Bytes bytes;
-  };
-  std::map<std::uint64_t, Sum> streams, pools;
-  for (const std::uint64_t stream : lifetimes_.streams) {
-    streams[stream] = {track("live of " + stream_title(stream), live_, true), {}};
-  }
-  for (const std::uint64_t pool : lifetimes_.pools) {
-    pools[pool] = {track(fmt::format("live of pool {}", pool), live_, true), {}};
-  }
+  std::map<std::string, Bytes> sums;
   for_each_step(recording_, lifetimes_, [&](std::uint32_t block, bool begins, std::size_t) {
     const BlockLifetime& lifetime = lifetimes_.blocks[block];
-    const auto change = [&](Sum& sum) {
-      begins ? sum.bytes += lifetime.bytes : sum.bytes -= lifetime.bytes;
-      counter(sum.track, begins ? lifetime.begin : lifetime.end, sum.bytes);
+    const auto change = [&](const std::string& name) {
+      Bytes& sum = sums[name];
+      begins ? sum += lifetime.bytes : sum -= lifetime.bytes;
+      counter(name, begins ? lifetime.begin : lifetime.end, sum);
     };
-    change(streams.at(lifetime.stream));
-    if (lifetime.pool != 0) change(pools.at(lifetime.pool));
+    change("live of " + stream_title(lifetime.stream));
+    if (lifetime.pool != 0) change(fmt::format("live of pool {}", lifetime.pool));
   });
 }
 
 // A fence that somebody waited for holds from when it was taken until its block's memory was used
-// again. Those of one stream overlap: each goes onto the first track that is free.
+// again. Those of a stream that overlap are one slice: a lane each would fill screens.
 void Perfetto::fences() {
   struct Held {
     Nanoseconds begin, end;
-    std::uint64_t stream;
-    std::uint32_t block;
+    std::uint64_t bytes = 0, fences = 1;
   };
-  std::vector<Held> held;
-  for (std::uint32_t i = 0; i < lifetimes_.blocks.size(); ++i) {
-    const BlockLifetime& lifetime = lifetimes_.blocks[i];
+  std::map<std::uint64_t, std::vector<Held>> by_stream;
+  for (const BlockLifetime& lifetime : lifetimes_.blocks) {
     if (!lifetime.waited_for) continue;
     const Nanoseconds end = lifetimes_.blocks[lifetime.reused_by].begin;
     for (std::uint32_t f = 0; f < lifetime.fences; ++f) {
       const FenceTaken& fence = lifetimes_.fences[lifetime.first_fence + f];
-      held.push_back({fence.time, end, fence.stream, i});
+      by_stream[fence.stream].push_back({fence.time, end, lifetime.bytes.count});
     }
-    if (lifetime.fences == 0) held.push_back({lifetime.end, end, lifetime.stream, i});
+    if (lifetime.fences > 0) continue;
+    by_stream[lifetime.stream].push_back({lifetime.end, end, lifetime.bytes.count});
   }
-  std::stable_sort(held.begin(), held.end(),
-                   [](const Held& a, const Held& b) { return a.begin < b.begin; });
-  struct FenceTrack {
-    std::uint64_t id;
-    Nanoseconds free_from;
-  };
-  std::map<std::uint64_t, std::vector<FenceTrack>> tracks;  // by stream
-  for (const Held& each : held) {
-    std::vector<FenceTrack>& of_stream = tracks[each.stream];
-    auto track = std::find_if(of_stream.begin(), of_stream.end(), [&each](const FenceTrack& one) {
-      return one.free_from <= each.begin;
-    });
-    if (track == of_stream.end()) {
-      if (of_stream.size() == kMostFenceTracks) continue;  // more than anybody can tell apart
-      of_stream.push_back({this->track("fences waited for", stream_track(each.stream)), {}});
-      track = std::prev(of_stream.end());
+  for (auto& [stream, held] : by_stream) {
+    std::ranges::stable_sort(held, {}, &Held::begin);
+    for (auto each = held.begin(); each != held.end();) {
+      Held all = *each++;
+      for (; each != held.end() && each->begin < all.end; ++each) {
+        all.end = std::max(all.end, each->end);
+        all.bytes += each->bytes;
+        ++all.fences;
+      }
+      slice("fences of " + stream_title(stream) + " waited for", all.begin, all.end,
+            counted(all.fences, "fence"), {{"fences", all.fences}, {"bytes", all.bytes}});
     }
-    track->free_from = each.end;
-    const BlockLifetime& lifetime = lifetimes_.blocks[each.block];
-    slice(track->id, {each.begin,
-                      each.end,
-                      fmt::format("until stream {} waited",
-                                  stream_text(lifetimes_.blocks[lifetime.reused_by].stream)),
-                      {{"block", each.block},
-                       {"bytes", lifetime.bytes.count},
-                       {"reused_by", lifetime.reused_by}}});
   }
 }
 
