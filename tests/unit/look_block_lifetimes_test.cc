@@ -7,6 +7,7 @@
 
 #include "look/block_lifetimes.h"
 #include "look/load.h"
+#include "look/report.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
 #include "tests/temporary_folder.h"
@@ -204,27 +205,6 @@ TEST(BlockLifetimes, EmptyRecordingHasNothing) {
   EXPECT_EQ(lifetimes.end.live, 0_B);
 }
 
-TEST(PagesAt, ShowsMappingsAndLeasesOfThatMoment) {
-  HandMade made;
-  made.page(4).map(4, kAt).initial();                                    // at 0 and 1 us
-  made.page(2).map(4, 2 * kAt).lease(4, 1).unmap(4, kAt).unlease(4, 1);  // at 2 ... 6 us
-  made.release(2);                                                       // at 7 us
-  const std::vector<PageAt> begin = pages_at(made.recording, {-1});
-  ASSERT_EQ(begin.size(), 1U);
-  EXPECT_THAT(begin[0].mappings, ElementsAre(Address{kAt}));
-  EXPECT_EQ(begin[0].lease, BlockLifetime::kNone);
-  const std::vector<PageAt> leased = pages_at(made.recording, 4_us);
-  ASSERT_EQ(leased.size(), 2U);
-  EXPECT_EQ(leased[0].page, PageId{2});
-  EXPECT_THAT(leased[0].mappings, IsEmpty());
-  EXPECT_EQ(leased[1].lease, 1U);
-  EXPECT_THAT(leased[1].mappings, ElementsAre(Address{kAt}, Address{2 * kAt}));
-  const std::vector<PageAt> end = pages_at(made.recording, made.recording.end());
-  ASSERT_EQ(end.size(), 1U);
-  EXPECT_THAT(end[0].mappings, ElementsAre(Address{2 * kAt}));
-  EXPECT_EQ(end[0].lease, BlockLifetime::kNone);
-}
-
 // What the folds say of a whole program is what the replay measured.
 TEST(Load, TraceAgreesWithItsReplay) {
   const char* path = "bench/traces/serve_multistream.trace.gz";
@@ -244,11 +224,7 @@ TEST(Load, TraceAgreesWithItsReplay) {
     ASSERT_EQ(lifetimes.blocks[i].requested, trace->blocks[i].bytes);
     ASSERT_EQ(lifetimes.blocks[i].stream, trace->streams[trace->blocks[i].stream]);
   }
-  Bytes held;
-  for (const PageAt& page : pages_after(*recording, lifetimes.peak_reserved.event + 1)) {
-    held += page.bytes;
-  }
-  EXPECT_EQ(held, lifetimes.peak_reserved.reserved);
+  EXPECT_EQ(report_of(*recording).peak_reserved.reserved, lifetimes.peak_reserved.reserved);
 }
 
 // A block that gets bytes whose last use may still run has waited for it: no reuse by another

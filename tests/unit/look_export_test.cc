@@ -14,6 +14,7 @@
 #include "look/exporters.h"
 #include "look/load.h"
 #include "look/replayed.h"
+#include "look/report.h"
 #include "replay/replay.h"
 #include "replay/trace_reader.h"
 #include "tests/events_of.h"
@@ -274,7 +275,7 @@ TEST(Moment, HoldsWhatIsThereThen) {
     EXPECT_TRUE(events.ok()) << text;
     const Recording moment = moment_of(made.recording, *events);
     EXPECT_EQ(moment.initial, moment.events.size());
-    EXPECT_EQ(pages_at(moment, moment.end()).size(), *events == 0 ? 0U : 1U);
+    EXPECT_EQ(report_of(moment).end.pages, *events == 0 ? 0U : 1U);
     return lifetimes_of(moment).blocks;
   };
   EXPECT_EQ(blocks_at("begin").size(), 0U);

@@ -24,9 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string data_of(const Recording& recording) {
-  std::string data;
-  html_data(Loaded{recording, {}}, Paths::cut, [&data](std::string_view piece) { data += piece; });
-  return data;
+  return html_data(Loaded{recording, {}}, Paths::cut);
 }
 
 // What the page's recording.js does.

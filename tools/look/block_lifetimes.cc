@@ -221,13 +221,27 @@ BlockLifetimes lifetimes_of(const Recording& recording) { return LifetimesFold(r
 
 void memory_over_time(const Recording& recording,
                       const std::function<void(const MemoryPoint&)>& visit) {
-  MemoryFold memory;
+  Bytes live, reserved;
+  std::unordered_map<std::uint64_t, Bytes> blocks;  // by address
+  std::unordered_map<std::uint32_t, Bytes> pages;
+  // What was there has gone, be it that the event is missing.
+  const auto replace = [](auto& all, auto at, Bytes bytes, Bytes& sum) {
+    const auto [found, added] = all.try_emplace(at);
+    sum = sum - std::exchange(found->second, bytes) + bytes;
+    if (bytes == 0_B) all.erase(found);
+  };
   std::size_t now = 0;
-  const auto begin = [&] { visit({recording.begin(), memory.live(), memory.reserved()}); };
+  const auto begin = [&] { visit({recording.begin(), live, reserved}); };
   for (const Event& event : recording.events) {
     if (now == recording.initial) begin();
-    if (memory.apply(event) && now >= recording.initial) {
-      visit({event.time, memory.live(), memory.reserved(), static_cast<std::uint32_t>(now)});
+    const bool is_block = event.kind == EventKind::allocate || event.kind == EventKind::deallocate;
+    const bool is_page = event.kind == EventKind::create || event.kind == EventKind::release;
+    const bool begins = event.kind == EventKind::allocate || event.kind == EventKind::create;
+    const Bytes bytes = begins ? event.bytes : 0_B;
+    if (is_block) replace(blocks, event.address.value, bytes, live);
+    if (is_page) replace(pages, event.page.value, bytes, reserved);
+    if ((is_block || is_page) && now >= recording.initial) {
+      visit({event.time, live, reserved, static_cast<std::uint32_t>(now)});
     }
     ++now;
   }
@@ -261,6 +275,10 @@ void for_each_step(const Recording& recording, const BlockLifetimes& lifetimes,
 
 std::size_t events_at(const MemoryPoint& point, const Recording& recording) {
   return point.event == MemoryPoint::kInitial ? recording.initial : std::size_t{point.event} + 1;
+}
+
+std::size_t events_until(const Recording& recording, Nanoseconds time) {
+  return std::max(recording.initial, recording.events.count_before(time + 1_ns));
 }
 
 bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording) {

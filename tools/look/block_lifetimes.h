@@ -8,10 +8,18 @@
 #include <functional>
 #include <vector>
 
-#include "look/memory_fold.h"
 #include "weir/recording.h"
 
 namespace weir {
+
+// Memory at one moment. Both of the values hold from then on.
+struct MemoryPoint {
+  static constexpr std::uint32_t kInitial = ~std::uint32_t{0};
+
+  Nanoseconds time;
+  Bytes live, reserved;
+  std::uint32_t event = kInitial;  // that made it so; kInitial: what was there at the beginning
+};
 
 struct FenceTaken {
   Nanoseconds time;
@@ -66,20 +74,6 @@ std::size_t events_at(const MemoryPoint& point, const Recording& recording);
 
 // Whether a block is live once the first `events` events have happened.
 bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording);
-
-// A page and its addresses at one moment.
-struct PageAt {
-  PageId page;
-  Bytes bytes;
-  std::uint32_t lease =
-      BlockLifetime::kNone;       // HeapId of the heap that used it first since it was idle
-  std::vector<Address> mappings;  // of the whole page, each
-};
-
-// The pages that there are once all events up to `time` have happened, by id.
-std::vector<PageAt> pages_at(const Recording& recording, Nanoseconds time);
-// ... once the first `events` events have happened: several may have the same time.
-std::vector<PageAt> pages_after(const Recording& recording, std::size_t events);
 
 // How many events have happened once all events up to `time` have: the initial ones at least.
 std::size_t events_until(const Recording& recording, Nanoseconds time);

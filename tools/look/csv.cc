@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <iterator>
+
 #include "look/exporters.h"
 #include "look/streams.h"
 #include "look/symbols.h"
@@ -33,47 +37,24 @@ class Rows {
 
   void row(std::uint32_t block) {
     const BlockLifetime& lifetime = lifetimes_.blocks[block];
-    number(block);
-    number(lifetime.address.value);
-    number(lifetime.bytes.count);
-    number(lifetime.requested.count);
-    number(eager_stream(lifetime.stream));
-    number(std::uint64_t{is_captured_stream(lifetime.stream)});
-    number(lifetime.pool);
-    number(lifetime.heap.value);
-    number(lifetime.begin.count);
-    number(lifetime.end.count);
-    number(std::uint64_t{lifetime.live_at_begin});
-    number(std::uint64_t{lifetime.live_at_end});
-    number(lifetime.fences);
-    fenced_by(lifetime);
-    if (lifetime.reused_by != BlockLifetime::kNone)
-      append_number(out_, std::uint64_t{lifetime.reused_by});
+    const auto into = std::back_inserter(out_);
+    fmt::format_to(into, "{},{},{},{},{},{:d},{},{},{},{},{:d},{:d},{},", block,
+                   lifetime.address.value, lifetime.bytes.count, lifetime.requested.count,
+                   eager_stream(lifetime.stream), is_captured_stream(lifetime.stream),
+                   lifetime.pool, lifetime.heap.value, lifetime.begin.count, lifetime.end.count,
+                   lifetime.live_at_begin, lifetime.live_at_end, lifetime.fences);
+    for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
+      fmt::format_to(into, "{}{}", i > 0 ? " " : "",
+                     eager_stream(lifetimes_.fences[lifetime.first_fence + i].stream));
+    }
     out_ += ',';
-    number(std::uint64_t{lifetime.waited_for});
+    if (lifetime.reused_by != BlockLifetime::kNone) fmt::format_to(into, "{}", lifetime.reused_by);
+    fmt::format_to(into, ",{:d},", lifetime.waited_for);
     stack(lifetime.stack);
     out_ += '\n';
   }
 
  private:
-  void number(std::uint64_t value) {
-    append_number(out_, value);
-    out_ += ',';
-  }
-  void number(std::int64_t value) {
-    append_number(out_, value);
-    out_ += ',';
-  }
-  void number(std::uint32_t value) { number(std::uint64_t{value}); }
-
-  void fenced_by(const BlockLifetime& lifetime) {
-    for (std::uint32_t i = 0; i < lifetime.fences; ++i) {
-      if (i > 0) out_ += ' ';
-      append_number(out_, eager_stream(lifetimes_.fences[lifetime.first_fence + i].stream));
-    }
-    out_ += ',';
-  }
-
   void stack(std::uint32_t id) {
     scratch_.clear();
     for (const std::uint32_t i : stacks_.whole(id)) {

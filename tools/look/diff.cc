@@ -152,15 +152,9 @@ ChangeGroup waits(const Report& before, const Report& after) {
 }
 
 std::string in_words(std::uint64_t value, Unit unit) {
-  switch (unit) {
-    case Unit::bytes:
-      return weir::in_words(Bytes{value});
-    case Unit::time:
-      return weir::in_words(Nanoseconds{static_cast<std::int64_t>(value)});
-    case Unit::count:
-      return with_commas(value);
-  }
-  return {};
+  if (unit == Unit::bytes) return weir::in_words(Bytes{value});
+  if (unit == Unit::count) return with_commas(value);
+  return weir::in_words(Nanoseconds{static_cast<std::int64_t>(value)});
 }
 
 }  // namespace
@@ -171,13 +165,9 @@ std::uint64_t Change::size() const {
 }
 
 bool Diff::changed() const {
-  for (const ChangeGroup& group : groups) {
-    if (std::any_of(group.changes.begin(), group.changes.end(),
-                    [](const Change& change) { return change.changed(); })) {
-      return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(groups, [](const ChangeGroup& group) {
+    return std::ranges::any_of(group.changes, &Change::changed);
+  });
 }
 
 Diff diff_of(const Report& before, const Report& after) {

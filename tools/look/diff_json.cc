@@ -6,15 +6,7 @@ namespace weir {
 namespace {
 
 const char* suffix(Unit unit) {
-  switch (unit) {
-    case Unit::bytes:
-      return "bytes";
-    case Unit::time:
-      return "ns";
-    case Unit::count:
-      return "count";
-  }
-  return "";
+  return unit == Unit::bytes ? "bytes" : unit == Unit::time ? "ns" : "count";
 }
 
 Json value_or_null(std::optional<std::uint64_t> value) {

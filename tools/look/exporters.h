@@ -21,7 +21,7 @@ namespace weir {
 void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
                       PlainWriter& writer, OutputFile& file);
 
-// Perfetto's own format, which https://ui.perfetto.dev opens.
+// JSON that https://ui.perfetto.dev and chrome://tracing open.
 void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);
 
 // A row for each block, after a row of column names.
@@ -30,6 +30,7 @@ void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, Path
 
 // The trace that `weir replay` would run: docs/recording.md.
 void write_trace(const Recording& recording, OutputFile& file);
+std::string trace_text(const Recording& recording);
 
 // What there is once the first `events` events have happened, as the beginning of a recording in
 // which nothing happens.

@@ -3,10 +3,10 @@
 
 #include <zlib.h>
 
-#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "look/html_data.h"
 #include "look/output_file.h"
@@ -16,58 +16,7 @@
 namespace weir {
 namespace {
 
-// Appends to a text what is compressed, in base64.
-class CompressedText {
- public:
-  explicit CompressedText(HtmlSink sink) : sink_(std::move(sink)), buffer_(kBuffer, '\0') {
-    failed_ = deflateInit(&stream_, 6) != Z_OK;
-    next();
-  }
-  CompressedText(const CompressedText&) = delete;
-  CompressedText& operator=(const CompressedText&) = delete;
-  ~CompressedText() { deflateEnd(&stream_); }
-
-  void add(std::string_view bytes) {
-    constexpr std::size_t kMost = 1 << 30;  // zlib counts in 32 bits
-    for (; !failed_ && !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kMost))) {
-      deflate_all(bytes.substr(0, kMost), Z_NO_FLUSH);
-    }
-  }
-  // False: there was no memory to compress with.
-  bool finish() {
-    if (!failed_) deflate_all({}, Z_FINISH);
-    if (!failed_) sink_(base64({buffer_.data(), buffer_.size() - stream_.avail_out}));
-    return !failed_;
-  }
-
- private:
-  // Base64 turns three bytes into four characters: only the last piece is filled up.
-  static constexpr std::size_t kBuffer = std::size_t{3} << 15;
-
-  void next() {
-    stream_.next_out = reinterpret_cast<Bytef*>(buffer_.data());
-    stream_.avail_out = static_cast<uInt>(buffer_.size());
-  }
-  void deflate_all(std::string_view bytes, int flush) {
-    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-    stream_.avail_in = static_cast<uInt>(bytes.size());
-    for (;;) {
-      const int code = deflate(&stream_, flush);
-      failed_ = code == Z_STREAM_ERROR;
-      if (failed_ || code == Z_STREAM_END || stream_.avail_out > 0) return;
-      sink_(base64(buffer_));
-      next();
-    }
-  }
-  static std::string base64(std::string_view bytes);
-
-  const HtmlSink sink_;
-  std::string buffer_;
-  z_stream stream_{};
-  bool failed_ = false;
-};
-
-std::string CompressedText::base64(std::string_view bytes) {
+std::string base64(std::string_view bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
@@ -82,6 +31,16 @@ std::string CompressedText::base64(std::string_view bytes) {
   return out;
 }
 
+// Empty: there is no memory to compress with.
+std::string compressed(const std::string& bytes) {
+  uLongf size = compressBound(bytes.size());
+  std::string packed(size, '\0');
+  const int code = compress2(reinterpret_cast<Bytef*>(packed.data()), &size,
+                             reinterpret_cast<const Bytef*>(bytes.data()), bytes.size(), 6);
+  packed.resize(code == Z_OK ? size : 0);
+  return packed;
+}
+
 Status check_page(std::span<const Loaded* const> recordings) {
   if (recordings.size() > 2) {
     return Error(ErrorCode::invalid_argument, "a page shows two recordings at most: name two");
@@ -94,13 +53,16 @@ Status check_page(std::span<const Loaded* const> recordings) {
   return {};
 }
 
+// Takes the page, a piece after the other.
+using HtmlSink = std::function<void(std::string_view piece)>;
+
 Status put_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
-  sink("<script type=\"text/plain\" class=\"recording\">");
-  CompressedText text(sink);
-  html_data(recording, paths, [&text](std::string_view piece) { text.add(piece); });
-  if (!text.finish()) {
+  const std::string data = compressed(html_data(recording, paths));
+  if (data.empty()) {
     return Error(ErrorCode::unavailable, "the page's data can't be compressed: out of host memory");
   }
+  sink("<script type=\"text/plain\" class=\"recording\">");
+  sink(base64(data));
   sink("</script>\n");
   return {};
 }

@@ -60,7 +60,7 @@ class Writer {
         stacks_(readable_stacks(recording, paths)),
         begin_(recording.begin()) {}
 
-  void run(const HtmlSink& sink) {
+  std::string run() {
     for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
     for (const std::uint64_t pool : lifetimes_.pools) pools_.of(pool);
     steps();
@@ -72,7 +72,7 @@ class Writer {
     waits();
     other_reserved();
     recorded_addresses();
-    write(sink);
+    return bytes();
   }
 
  private:
@@ -320,15 +320,15 @@ class Writer {
     return json;
   }
 
-  void write(const HtmlSink& sink) const {
+  std::string bytes() const {
     // A text of a recording may be anything; what is no UTF-8 in it is replaced.
     const std::string head = header().dump(-1, ' ', false, Json::error_handler_t::replace);
-    std::string length;
+    std::string bytes;
     for (int byte = 0; byte < 4; ++byte)
-      length.push_back(static_cast<char>((head.size() >> (8 * byte)) & 0xff));
-    sink(length);
-    sink(head);
-    for (const HtmlColumn& column : columns_.all()) sink(column.bytes());
+      bytes.push_back(static_cast<char>((head.size() >> (8 * byte)) & 0xff));
+    bytes += head;
+    for (const HtmlColumn& column : columns_.all()) bytes += column.bytes();
+    return bytes;
   }
 
   const Loaded& recording_;
@@ -346,8 +346,8 @@ class Writer {
 
 }  // namespace
 
-void html_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
-  Writer(recording, paths, report_of(recording, {}, recording.origin)).run(sink);
+std::string html_data(const Loaded& recording, Paths paths) {
+  return Writer(recording, paths, report_of(recording, {}, recording.origin)).run();
 }
 
 }  // namespace weir

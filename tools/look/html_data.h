@@ -8,16 +8,13 @@
 // exact.
 #pragma once
 
-#include <functional>
-#include <string_view>
+#include <string>
 
 #include "look/load.h"
 #include "look/symbols.h"
 
 namespace weir {
 
-// Takes the bytes, a piece after the other.
-using HtmlSink = std::function<void(std::string_view piece)>;
-void html_data(const Loaded& recording, Paths paths, const HtmlSink& sink);
+std::string html_data(const Loaded& recording, Paths paths);
 
 }  // namespace weir

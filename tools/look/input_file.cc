@@ -21,13 +21,15 @@ Error unreadable(const std::string& name, const std::string& why) {
   return {ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", name, why)};
 }
 
-// Names a folder for temporary files as other programs do.
-std::string temporary_folder() {
-  const char* const folder = std::getenv("TMPDIR");
-  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+using Descriptor = std::shared_ptr<const int>;
+Descriptor owned(int file) {
+  return {new int(file), [](const int* descriptor) {
+            ::close(*descriptor);
+            delete descriptor;
+          }};
 }
 
-Result<int> new_copy(const std::string& name) {
+Result<Descriptor> new_copy(const std::string& name) {
   std::string path = temporary_folder() + "/weir-input-XXXXXX";
   const int copy = ::mkostemp(path.data(), O_CLOEXEC);
   if (copy < 0) {
@@ -36,7 +38,7 @@ Result<int> new_copy(const std::string& name) {
                                         temporary_folder(), std::strerror(errno)));
   }
   ::unlink(path.c_str());
-  return copy;
+  return owned(copy);
 }
 
 Status copy_all(const std::string& name, int from, int to) {
@@ -62,6 +64,11 @@ Status copy_all(const std::string& name, int from, int to) {
 
 }  // namespace
 
+std::string temporary_folder() {
+  const char* const folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+}
+
 Result<InputFile> InputFile::open(const std::string& path) {
   const bool is_standard = path == "-" || path == "/dev/stdin";
   const std::string name = is_standard ? "standard input" : path;
@@ -71,40 +78,19 @@ Result<InputFile> InputFile::open(const std::string& path) {
   const int file = is_standard ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
                                : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return unreadable(name, std::strerror(errno));
+  const Descriptor original = owned(file);
   struct stat status {};
   const bool known = ::fstat(file, &status) == 0;
   if (known && S_ISREG(status.st_mode)) {
-    ::close(file);
-    return InputFile(is_standard ? "/dev/stdin" : path, name, -1);
+    return InputFile(is_standard ? "/dev/stdin" : path, name);
   }
   if (known && S_ISDIR(status.st_mode)) {
-    ::close(file);
     return unreadable(name, "it is a folder; name a file in it");
   }
-  const Result<int> copy = new_copy(name);
-  const Status copied = copy ? copy_all(name, file, *copy) : Status(copy.error());
-  ::close(file);
-  if (!copied) {
-    if (copy) ::close(*copy);
-    return copied.error();
-  }
-  return InputFile(fmt::format("/proc/self/fd/{}", *copy), name, *copy);
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      name_(std::move(other.name_)),
-      copy_(std::exchange(other.copy_, -1)) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(name_, other.name_);
-  std::swap(copy_, other.copy_);
-  return *this;
-}
-
-InputFile::~InputFile() {
-  if (copy_ >= 0) ::close(copy_);
+  const Result<Descriptor> copy = new_copy(name);
+  if (!copy) return copy.error();
+  if (const Status copied = copy_all(name, file, **copy); !copied) return copied.error();
+  return InputFile(fmt::format("/proc/self/fd/{}", **copy), name, *copy);
 }
 
 Error InputFile::named(const Error& error) const {

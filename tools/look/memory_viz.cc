@@ -323,28 +323,13 @@ void MemoryViz::annotations() {
 void MemoryViz::settings() {
   writer_.key("allocator_settings");
   writer_.begin_dict();
-  member("PYTORCH_CUDA_ALLOC_CONF", "");
-  member("PYTORCH_ALLOC_CONF", "");
   member("allocator", "weir");
   member("program", recording_.program);
   member("device", recording_.device);
   writer_.key("max_split_size");
   writer_.integer(-1);
-  writer_.key("garbage_collection_threshold");
-  writer_.real(0);
-  for (const auto& [name, value] : std::array<std::pair<std::string_view, bool>, 4>{
-           {{"expandable_segments", true},
-            {"release_lock_on_cudamalloc", false},
-            {"pinned_use_cuda_host_register", false},
-            {"graph_capture_record_stream_reuse", false}}}) {
-    writer_.key(name);
-    writer_.boolean(value);
-  }
-  member("pinned_num_register_threads", std::uint64_t{0});
-  writer_.key("roundup_power2_divisions");
-  writer_.begin_dict();
-  for (int power = 1; power <= 32768; power *= 2) member(std::to_string(power), std::uint64_t{0});
-  writer_.end_dict();
+  writer_.key("expandable_segments");
+  writer_.boolean(true);
   writer_.end_dict();
 }
 

@@ -1,79 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/plain_writer.h"
 
-#include <array>
+#include <fmt/format.h>
+
 #include <bit>
-#include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace weir {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-// The length of the UTF-8 sequence at the start of `text`; 0: it is none. Source: Unicode 15, table
-// 3-7.
-std::size_t sequence_length(std::string_view text) {
-  const auto byte = [&text](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned first = byte(0);
-  const auto follows = [&byte](std::size_t i) { return (byte(i) & 0xC0U) == 0x80U; };
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const bool sound = (first != 0xE0 || byte(1) >= 0xA0) && (first != 0xED || byte(1) <= 0x9F);
-    return sound && follows(1) && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const bool sound = (first != 0xF0 || byte(1) >= 0x90) && (first != 0xF4 || byte(1) <= 0x8F);
-    return sound && follows(1) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
-
-template <class Number>
-void append(std::string& out, Number value) {
-  std::array<char, 32> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  out.append(digits.data(), end);
-}
-
-void append_escaped(std::string& out, std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  out += '"';
-  while (!text.empty()) {
-    const char c = text.front();
-    const std::size_t length = sequence_length(text);
-    if (length == 0) {
-      out += kReplacement;
-    } else if (c == '"' || c == '\\') {
-      (out += '\\') += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += "\\u00";
-      (out += kHex[static_cast<unsigned char>(c) >> 4]) += kHex[c & 15];
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  out += '"';
+// As JSON has it. What is no UTF-8 is replaced.
+std::string quoted(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
 
-void append_number(std::string& out, std::int64_t value) { append(out, value); }
-void append_number(std::string& out, std::uint64_t value) { append(out, value); }
-
 std::string valid_utf8(std::string_view text) {
-  std::string valid;
-  valid.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = sequence_length(text);
-    valid += length == 0 ? kReplacement : text.substr(0, length);
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-  return valid;
+  return nlohmann::json::parse(quoted(text)).get<std::string>();
 }
 
 void JsonWriter::separate() {
@@ -94,29 +39,28 @@ void JsonWriter::end(char bracket) {
 
 void JsonWriter::key(std::string_view name) {
   separate();
-  append_escaped(out_, name);
-  out_ += ':';
+  ((out_ += '"') += name) += "\":";
   first_ = true;
 }
 
 void JsonWriter::string(std::string_view text) {
   separate();
-  append_escaped(out_, text);
+  out_ += quoted(text);
 }
 
 void JsonWriter::integer(std::int64_t value) {
   separate();
-  append(out_, value);
+  out_ += fmt::to_string(value);
 }
 
 void JsonWriter::unsigned_integer(std::uint64_t value) {
   separate();
-  append(out_, value);
+  out_ += fmt::to_string(value);
 }
 
 void JsonWriter::real(double value) {
   separate();
-  append(out_, std::isfinite(value) ? value : 0.0);
+  out_ += fmt::to_string(std::isfinite(value) ? value : 0.0);
 }
 
 void JsonWriter::boolean(bool value) {

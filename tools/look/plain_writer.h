@@ -21,7 +21,7 @@ class PlainWriter {
   virtual void end_dict() = 0;
   virtual void begin_list() = 0;
   virtual void end_list() = 0;
-  virtual void key(std::string_view name) = 0;     // best a few different ones
+  virtual void key(std::string_view name) = 0;     // of a JsonWriter: one that needs no escapes
   virtual void string(std::string_view text) = 0;  // UTF-8; bytes that are not are replaced
   virtual void integer(std::int64_t value) = 0;
   virtual void unsigned_integer(std::uint64_t value) = 0;
@@ -118,8 +118,5 @@ class PickleWriter final : public PlainWriter {
 
 // `text` with each byte that is no UTF-8 replaced; as it is, where all is.
 std::string valid_utf8(std::string_view text);
-
-void append_number(std::string& out, std::int64_t value);
-void append_number(std::string& out, std::uint64_t value);
 
 }  // namespace weir

@@ -1,14 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/report_moment.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <unordered_map>
 #include <utility>
 
-#include "look/report_pages.h"
 #include "look/streams.h"
 
 namespace weir {
 namespace {
+
+constexpr std::size_t kCallsInLine = 3;
+
+std::string power_in_words(Bytes bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  std::uint64_t value = bytes.count;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{} {}", value, kUnits[unit]);
+}
+
+// The largest size of the class that `bytes` is in: a power of two, 512 at least.
+Bytes size_class(Bytes bytes) {
+  if (bytes <= kGrain) return kGrain;
+  constexpr Bytes kLargest{std::uint64_t{1} << 63};
+  return bytes > kLargest ? kLargest : Bytes{std::bit_ceil(bytes.count)};
+}
+
+// "(1 MiB, 2 MiB]" as "1 - 2 MiB"; the smallest as "up to 512 B".
+std::string size_class_name(Bytes largest) {
+  if (largest <= kGrain) return "up to 512 B";
+  const std::string from = power_in_words(largest / 2), to = power_in_words(largest);
+  // "1 - 2 MiB", but "512 KiB - 1 MiB".
+  const std::size_t unit = from.find(' ');
+  const bool same_unit = to.ends_with(from.substr(unit));
+  return fmt::format("{} - {}", same_unit ? from.substr(0, unit) : from, to);
+}
+
+// The innermost of a stack's calls in one line, as far as main(); "unknown" for an empty stack.
+std::string place_text(const std::vector<std::string>& calls) {
+  if (calls.empty()) return "unknown";
+  std::string text = calls.front();
+  for (std::size_t i = 1; i < std::min(calls.size(), kCallsInLine); ++i) {
+    // Who calls main() says nothing.
+    if (calls[i - 1] == "main" || calls[i - 1].starts_with("main (")) break;
+    text += " < " + calls[i];
+  }
+  return text;
+}
+
+// The pages of a recording at one moment, and what of their bytes live blocks use.
+class ReportPages {
+ public:
+  struct Page {
+    Bytes bytes;
+    bool plain = false;               // a segment of plain memory
+    std::optional<HeapId> lease;      // the heap that used it first since it was idle
+    std::optional<HeapId> last_heap;  // of the latest event about it
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> used;  // [begin, end), in its bytes
+  };
+  // What is left of a page beside its blocks.
+  struct Free {
+    Bytes used, edges, between;
+    Bytes twice;  // bytes that two blocks have: events are missing
+  };
+
+  // Events of other kinds are passed over.
+  void apply(const Event& event);
+  // Bytes of the block that are on pages; call with every live block, after the last event.
+  Bytes add_block(Address at, Bytes bytes);
+
+  static Free free_of(Page& page);
+  std::unordered_map<std::uint32_t, Page>& pages() { return pages_; }
+
+ private:
+  struct Mapping {
+    std::uint32_t page = 0;
+    Bytes bytes;
+  };
+  std::unordered_map<std::uint32_t, Page> pages_;  // by PageId
+  std::map<Address, Mapping> mappings_;
+};
+
+void ReportPages::apply(const Event& event) {
+  switch (event.kind) {
+    case EventKind::create:
+      pages_[event.page.value].bytes = event.bytes;
+      pages_[event.page.value].plain = event.plain;
+      break;
+    case EventKind::release:
+      pages_.erase(event.page.value);
+      break;
+    case EventKind::map:
+      mappings_[event.address] = {event.page.value, event.bytes};
+      if (const auto page = pages_.find(event.page.value); page != pages_.end()) {
+        page->second.last_heap = event.heap;
+      }
+      break;
+    case EventKind::unmap:
+      mappings_.erase(event.address);
+      break;
+    case EventKind::lease:
+    case EventKind::unlease:
+      if (const auto page = pages_.find(event.page.value); page != pages_.end()) {
+        page->second.last_heap = event.heap;
+        page->second.lease.reset();
+        if (event.kind == EventKind::lease) page->second.lease = event.heap;
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+Bytes ReportPages::add_block(Address at, Bytes bytes) {
+  const Address end = at + bytes;
+  Bytes found;
+  auto mapping = mappings_.upper_bound(at);
+  if (mapping != mappings_.begin()) --mapping;
+  for (; mapping != mappings_.end() && mapping->first < end; ++mapping) {
+    const auto page = pages_.find(mapping->second.page);
+    if (page == pages_.end()) continue;
+    const Bytes mapped = std::min(mapping->second.bytes, page->second.bytes);
+    const Address from = std::max(at, mapping->first);
+    const Address to = std::min(end, mapping->first + mapped);
+    if (from >= to) continue;
+    page->second.used.emplace_back((from - mapping->first).count, (to - mapping->first).count);
+    found += to - from;
+  }
+  return found;
+}
+
+ReportPages::Free ReportPages::free_of(Page& page) {
+  Free free;
+  if (page.used.empty()) return free;
+  std::sort(page.used.begin(), page.used.end());
+  std::uint64_t reached = page.used.front().first;  // all before it has been counted
+  free.edges = Bytes{reached};
+  for (const auto& [begin, end] : page.used) {
+    if (begin > reached) free.between += Bytes{begin - reached};
+    free.twice += Bytes{std::min(end, reached) - std::min(begin, reached)};
+    free.used += Bytes{std::max(end, reached) - std::max(begin, reached)};
+    reached = std::max(reached, end);
+  }
+  free.edges += Bytes{std::max(page.bytes.count, reached) - reached};
+  return free;
+}
 
 Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id) {
   Share& share = shares[id];

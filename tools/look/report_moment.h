@@ -11,7 +11,6 @@
 #include "look/block_lifetimes.h"
 #include "look/numbering.h"
 #include "look/report.h"
-#include "look/report_names.h"
 #include "look/stack_calls.h"
 
 namespace weir {

@@ -35,4 +35,9 @@ inline std::string stream_title(std::uint64_t id) {
   return Stream{.id = id}.is_all() ? "all streams" : "stream " + stream_text(id);
 }
 
+// "3", or "none" for memory of no graph pool.
+inline std::string pool_name(std::uint64_t pool) {
+  return pool == 0 ? "none" : std::to_string(pool);
+}
+
 }  // namespace weir

@@ -16,7 +16,6 @@ struct ReadableStacks : CallStacks {
   std::vector<std::vector<std::uint32_t>> stacks;  // whole, but for frames that say nothing
   std::vector<std::uint32_t> number;               // by Event::stack: the index into `stacks`
 
-  const Calls& of_event(std::uint32_t stack) const { return of(place_of(stack)); }
   const std::vector<std::uint32_t>& whole(std::uint32_t stack) const {
     return stacks[place_of(stack)];
   }

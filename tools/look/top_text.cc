@@ -6,7 +6,6 @@
 #include <iterator>
 #include <utility>
 
-#include "look/report_names.h"
 #include "look/streams.h"
 #include "look/top.h"
 #include "replay/report_table.h"

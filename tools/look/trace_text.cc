@@ -59,13 +59,12 @@ std::unordered_set<std::size_t> whole_captures(const Recording& recording) {
 // Turns events, in order, into lines.
 class TraceText {
  public:
-  TraceText(const Recording& recording, OutputFile& file)
-      : recording_(recording),
-        file_(file),
-        out_(file.text()),
-        whole_captures_(whole_captures(recording)) {}
+  TraceText(const Recording& recording, std::string& out)
+      : recording_(recording), out_(out), whole_captures_(whole_captures(recording)) {}
 
-  void run() {
+  // Calls `relieve` after each event.
+  template <class Relieve>
+  void run(const Relieve& relieve) {
     header();
     at_ = 0;
     for (const Event& event : recording_.events) {
@@ -74,7 +73,7 @@ class TraceText {
       time_us_ = std::max(time_us_, (event.time - recording_.begin()).count / 1000);
       add(event);
       ++at_;
-      file_.relieve();
+      relieve();
     }
     marks_before({INT64_MAX}, EventKind::trim);
     if (recording_.dropped != 0)
@@ -110,7 +109,6 @@ class TraceText {
   void capture_end();
 
   const Recording& recording_;
-  OutputFile& file_;
   std::string& out_;
   std::unordered_map<std::uint64_t, Block> live_;  // by address
   std::uint64_t next_id_ = 0;
@@ -229,6 +227,14 @@ void TraceText::capture_end() {
 
 }  // namespace
 
-void write_trace(const Recording& recording, OutputFile& file) { TraceText(recording, file).run(); }
+void write_trace(const Recording& recording, OutputFile& file) {
+  TraceText(recording, file.text()).run([&file] { file.relieve(); });
+}
+
+std::string trace_text(const Recording& recording) {
+  std::string text;
+  TraceText(recording, text).run([] {});
+  return text;
+}
 
 }  // namespace weir
