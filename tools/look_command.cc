@@ -20,6 +20,7 @@
 #include "command.h"
 #include "grammar.h"
 #include "look/html.h"
+#include "look/input_file.h"
 #include "look/report.h"
 #include "option_checks.h"
 #include "replay/report_table.h"
@@ -38,12 +39,12 @@ struct LookCommand {
 
 // A file in a new folder that only this user can enter. It stays: a browser reads it later.
 Result<std::string> temporary_page(const std::string& source) {
-  std::error_code error;
-  std::string folder = std::filesystem::temp_directory_path(error) / "weir-look-XXXXXX";
-  if (error || ::mkdtemp(folder.data()) == nullptr) {
+  std::string folder = temporary_folder() + "/weir-look-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
     return Error(ErrorCode::invalid_input,
-                 fmt::format("{}: no folder for the page can be made: {}; set TMPDIR", folder,
-                             error ? error.message() : std::strerror(errno)));
+                 fmt::format("{}: no folder for the page can be made in it: {}; set TMPDIR to "
+                             "another",
+                             temporary_folder(), std::strerror(errno)));
   }
   return folder + "/" + std::filesystem::path(source).filename().string() + ".html";
 }

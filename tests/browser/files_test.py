@@ -85,6 +85,18 @@ class Files(PageTest):
         self.assertEqual(sum(matching), 1003)
         self.assertGreater(sum(matching[1:]), 0)
 
+    def test_a_file_that_begins_after_its_peak_claims_none_and_calls_only_what_stays_weights(self):
+        self.open("before")
+        self.assertEqual(self.text(".title h2"), "At the beginning: 300 MiB in 2 blocks")
+        self.assertEqual(self.text(".answer"), "66.7 % of it was from before the recording. "
+                                               "33.3 % of it was there before the recording began.")
+        self.assertEqual([row.text for row in self.find_all(".uses .name")], ["unknown", "weights"])
+        self.assertIn("PyTorch held without a block at this moment", self.text(".held"))
+        self.assertIn("weir fit FILE replays", self.text(".advice"))
+        self.assertEqual(self.text(".peak text"), "most 300 MiB at 0 µs")
+        self.assertNotIn("`", self.find("body").text)
+        self.screenshot("before")
+
     def test_the_commands_page_shows_both_of_its_files(self):
         self.open("command")
         names = [e.text.split()[0] for e in self.find_all(".head h1")]
@@ -141,6 +153,22 @@ class Dropped(PageTest):
             const r = weirPage.recordings[0];
             return [...r.bytes].map((bytes, b) => [bytes, r.addressOf(b), r.isLiveAtEnd(b)]);""")
 
+    def altered(self, part, other):
+        return json.dumps(self.snapshot()).encode().replace(part, other, 1)
+
+    def late(self, time):
+        snapshot = self.snapshot()
+        snapshot["device_traces"][0][0]["time_us"] = time
+        return pickle.dumps(snapshot, protocol=4)
+
+    def test_segments_of_a_device_without_a_history_are_shown(self):
+        snapshot = self.snapshot()
+        snapshot["device_traces"] = []
+        snapshot["segments"][0] |= {"device": 1, "total_size": 4 << 30, "blocks": [{"size": 2 << 20, "state": "active_allocated"}]}
+        self.take(self.file("device.json", json.dumps(snapshot).encode()))
+        self.assertIn("device 1 of 2", self.find("body").text)
+        self.assertEqual(self.blocks()[0][0], 2 << 20)
+
     def snapshot(self):
         return json.loads((browser.FOLDER / "pytorch.snapshot.json").read_text())
 
@@ -175,6 +203,9 @@ class Dropped(PageTest):
         for name, content, why in (("cut.pickle", whole[:len(whole) // 2], "cut off or damaged at byte"),
                                    ("code.pickle", pickle.dumps(print, protocol=4), "more than plain data"),
                                    ("list.pickle", pickle.dumps([1, 2]), "no memory snapshot of PyTorch's"),
+                                   ("size.json", self.altered(b'"total_size": ', b'"total_size": -'),
+                                    "segments[0].total_size is -"),
+                                   ("time.pickle", self.late(float("nan")), "device_traces[0][0].time_us is NaN"),
                                    ("text.txt", b"hello", "neither a snapshot of PyTorch's nor a trace")):
             self.give(self.file(name, content))
             self.wait_for(f"return document.querySelector('[role=alert]').textContent.startsWith('{name}: ')")

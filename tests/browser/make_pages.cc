@@ -446,6 +446,22 @@ Loaded pytorch() {
   return loaded(path);
 }
 
+// A history that begins after its peak: of 300 MiB from before 100 stay, and little is allocated.
+Loaded before() {
+  const std::string path = folder + "/before.snapshot.json";
+  std::ofstream(path) << R"json({"segments": [
+    {"device": 0, "address": 1073741824, "total_size": 419430400, "stream": 0,
+     "segment_type": "large", "blocks": [{"size": 104857600, "state": "active_allocated"},
+                                         {"size": 314572800, "state": "inactive"}]}],
+   "device_traces": [[
+    {"action": "free_completed", "addr": 1178599424, "size": 209715200, "time_us": 1000},
+    {"action": "alloc", "addr": 1178599424, "size": 20971520, "stream": 0, "time_us": 2000, "frames":
+      [{"name": "Module._call_impl", "filename": "/v/site-packages/torch/module.py", "line": 5},
+       {"name": "train_step", "filename": "/x/nets/train.py", "line": 20}]},
+    {"action": "free_completed", "addr": 1178599424, "size": 20971520, "time_us": 3000}]]})json";
+  return loaded(path);
+}
+
 // A program with captures.
 Loaded pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
 
@@ -494,6 +510,7 @@ int main(int argc, char** argv) {
       {"evaluation", [] { return std::vector{weir::evaluation()}; }},
       {"failed", [] { return std::vector{weir::failed()}; }},
       {"pytorch", [] { return std::vector{weir::pytorch()}; }},
+      {"before", [] { return std::vector{weir::before()}; }},
       {"drop", [] { return std::vector<weir::Loaded>{}; }},
       {"empty", [] { return std::vector<weir::Loaded>(1); }},
       {"two",

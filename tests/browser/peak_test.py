@@ -413,7 +413,7 @@ class Failed(PageTest):
         self.open("failed")
         self.assertEqual(self.text(".title h2"), "When the request failed: 10 MiB in 1 block")
         self.assertTrue(self.text(".failure").startswith(
-            "Out of memory on device 0: a request of 15.0 MiB failed at 8.00 ms, by loss (model.py:9)."))
+            "Out of memory on device 0: a request of 15.0 MiB failed at 7.00 ms, by loss (model.py:9)."))
         self.assertIn("PyTorch held 20.0 MiB then: 10.0 MiB of it (50.0 %) had no block", self.text(".verdict"))
         self.assertIn("forward (model.py:7)", self.text(".largest"))
         self.assertIn("device 0 of 2", self.text("body"))

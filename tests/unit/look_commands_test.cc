@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -87,7 +88,7 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   const Finished report = weir("report " + file);
   EXPECT_EQ(report.code, 0) << report.err;
   EXPECT_THAT(report.out,
-              StartsWith("Out of memory on device 1: a request of 20.0 MiB failed at 8.00 us, by "
+              StartsWith("Out of memory on device 1: a request of 20.0 MiB failed at 7.00 us, by "
                          "loss (model.py:9). 10.0 MiB\nwas live, and 1.00 MiB free on the device.\n"
                          "Most of it: 10.0 MiB (100.0 %) in 1 block was allocated by forward "
                          "(model.py:7) · relu.\n"
@@ -105,7 +106,7 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   EXPECT_EQ(json["pytorch"]["inactive"]["remainder_bytes"], 10 << 20);
   const Finished other = weir("report --device 0 " + file);
   EXPECT_THAT(other.out,
-              AllOf(StartsWith("At its peak, at "), HasSubstr(" us, 512 B was live in 1 block.")));
+              AllOf(StartsWith("At its peak, at "), HasSubstr(" ns, 512 B was live in 1 block.")));
   EXPECT_THAT(other.out, ContainsRegex("device 0 of 3; --device\\s+shows 1"));
   const Finished none = weir("report --device 2 " + file);
   EXPECT_EQ(none.code, 3);
@@ -137,6 +138,116 @@ TEST_F(LookCommands, WhatPyTorchHeldWithoutABlockHasACause) {
                                               {"cached_bytes", 20 << 20}}));
 }
 
+// A history that was cut: of three blocks without an allocation one is freed, one stays; the third
+// was freed before, and waits for another stream.
+constexpr const char* kCut = R"json({"segments": [
+  {"device": 0, "address": 1073741824, "total_size": 41943040, "stream": 0, "segment_type": "large",
+   "blocks": [{"size": 10485760, "state": "active_allocated", "frames": []},
+              {"size": 4194304, "state": "active_pending_free", "frames": []},
+              {"size": 27262976, "state": "inactive"}]}],
+ "device_traces": [[
+  {"action": "free_completed", "addr": 1090519040, "size": 16777216, "stream": 0, "time_us": 5},
+  {"action": "alloc", "addr": 1107296256, "size": 1048576, "stream": 0, "time_us": 7, "frames": [
+    {"name": "at::_ops::relu::call()", "filename": "??", "line": 0},
+    {"name": "forward", "filename": "/x/net/model.py", "line": 7}]},
+  {"action": "free_completed", "addr": 1107296256, "size": 1048576, "stream": 0, "time_us": 9}]]})json";
+
+TEST_F(LookCommands, OnlyWhatStaysThroughTheRecordingIsTakenForWeights) {
+  const std::string file = write("cut.json", kCut);
+  const auto json = nlohmann::json::parse(weir("report --json " + file).out);
+  std::map<std::string, std::uint64_t> purposes;
+  for (const auto& each : json["peak_live"]["by_purpose"]) {
+    purposes[each["name"]] = each["bytes"].get<std::uint64_t>();
+  }
+  EXPECT_EQ(purposes,
+            (std::map<std::string, std::uint64_t>{{"weights", 10 << 20}, {"unknown", 16 << 20}}));
+  EXPECT_THAT(
+      weir("report " + file).out,
+      AllOf(ContainsRegex(
+                "16.0 MiB \\(61.5 %\\) in 1\\s+block\\s+was\\s+from\\s+before\\s+the\\s+recording"),
+            ContainsRegex(
+                "10.0 MiB \\(38.5 %\\)\\s+in 1\\s+block\\s+was\\s+there\\s+before\\s+the\\s+"
+                "recording\\s+began\\.")));
+}
+
+TEST_F(LookCommands, AFileThatBeginsAtItsPeakOrIsOneMomentClaimsNoPeak) {
+  const Finished cut = weir("report " + write("cut.json", kCut));
+  EXPECT_THAT(cut.out,
+              StartsWith("At the beginning of the recording 26.0 MiB was live in 2 blocks.\n"));
+  const Finished moment =
+      weir("report " + write("moment.json", R"({"device_traces": [[]], "segments": [
+    {"device": 0, "address": 4096, "total_size": 20971520, "stream": 0, "segment_type": "large",
+     "blocks": [{"size": 10485760, "state": "active_allocated"},
+                {"size": 10485760, "state": "inactive"}]}]})"));
+  EXPECT_THAT(moment.out,
+              StartsWith("At the moment of the snapshot 10.0 MiB was live in 1 block.\n"));
+  EXPECT_THAT(moment.out, HasSubstr("did not use at the moment of the snapshot: 10.0 MiB"));
+  for (const Finished& report : {cut, moment}) {
+    EXPECT_THAT(report.out, Not(ContainsRegex("its peak|the peak of live|peak of live")));
+    EXPECT_THAT(report.out, Not(ContainsRegex("would have held [^\n]* %")));
+  }
+  EXPECT_THAT(moment.out, Not(HasSubstr("peak")));
+}
+
+TEST_F(LookCommands, AFailureAfterTheLastEventIsOfTheSameClockAndWithinTheRecording) {
+  const std::string file = write("ran_out.json", kRanOut);
+  const auto json = nlohmann::json::parse(weir("report --json " + file).out);
+  EXPECT_EQ(json["length_us"], 7);  // from 12 us to 19 us
+  EXPECT_EQ(json["failed_request"]["at"]["time_us"], 7);
+  EXPECT_EQ(json["totals"]["out_of_memory"], 1);
+  EXPECT_THAT(weir("report " + file).out,
+              AllOf(HasSubstr("failed at 7.00 us"), ContainsRegex("the request failed +7.00 us")));
+}
+
+TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
+  std::string snapshot = kRanOut;
+  snapshot.replace(snapshot.find("{\"device\": 1,"), 13, "{\"device\": 3,");
+  const std::string file = write("no_segments.json", snapshot);
+  const Finished report = weir("report " + file);
+  EXPECT_EQ(report.code, 0) << report.err;
+  EXPECT_THAT(report.out, StartsWith("Out of memory on device 1: "));
+  EXPECT_THAT(report.out, AllOf(ContainsRegex("The file has no segments of device 1: what PyTorch "
+                                              "held is not\\s+known"),
+                                Not(ContainsRegex("PyTorch held [0-9]")), Not(HasSubstr("WEIR_"))));
+  const Finished beyond = weir("report --device 3 " + file);  // it has no history
+  EXPECT_EQ(beyond.code, 0) << beyond.err;
+  EXPECT_THAT(beyond.out,
+              StartsWith("At the moment of the snapshot 10.0 MiB was live in 1 block."));
+}
+
+TEST_F(LookCommands, NumbersThatCountNothingAreRefusedByName) {
+  const auto refused = [&](const std::string& snapshot, const std::string& from,
+                           const std::string& to) {
+    std::string text = snapshot;
+    text.replace(text.find(from), from.size(), to);
+    const Finished report = weir("report " + write("bad.json", text));
+    EXPECT_EQ(report.code, 3) << to;
+    return report.err;
+  };
+  EXPECT_THAT(refused(kRanOut, "\"total_size\": 20971520", "\"total_size\": -5"),
+              HasSubstr("bad.json: segments[1].total_size is -5, where"));
+  EXPECT_THAT(refused(kRanOut, "\"size\": 512", "\"size\": 1e99"),
+              HasSubstr("device_traces[0][1].size is 1e+99"));
+  EXPECT_THAT(refused(kRanOut, "\"time_us\": 19", "\"time_us\": -19"),
+              HasSubstr("device_traces[1][2].time_us is -19"));
+  EXPECT_THAT(refused(kRanOut, "[{\"size\": 10485760", "[{\"size\": -1"),
+              HasSubstr("segments[1].blocks[0].size is -1"));
+  constexpr const char* kOurs = R"({"weir_snapshot": 1, "time_ns": 3, "blocks": [
+    {"address": 512, "bytes": 512, "requested": 500}]})";
+  EXPECT_THAT(refused(kOurs, "\"bytes\": 512", "\"bytes\": -512"),
+              HasSubstr("bad.json: blocks[0].bytes is -512, where"));
+  EXPECT_THAT(refused(kOurs, "\"time_ns\": 3", "\"time_ns\": 0.5"), HasSubstr("time_ns is 0.5"));
+}
+
+TEST_F(LookCommands, ABadFolderForTemporaryFilesIsNamed) {
+  const Finished look =
+      shell("TMPDIR=/nowhere/at/all " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),
+            ">" + path("out"));
+  EXPECT_EQ(look.code, 3);
+  EXPECT_THAT(look.err, HasSubstr("/nowhere/at/all: no folder for the page can be made in it: No "
+                                  "such file or directory; set TMPDIR to another"));
+}
+
 TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
   const Finished converted =
       weir("convert -o " + path("out.trace") + " " + write("ran_out.json", kRanOut));
@@ -161,7 +272,7 @@ TEST_F(LookCommands, MarkdownShowsNamesAsTheyAre) {
   snapshot.replace(snapshot.find("\"loss\""), 6, "\"<module>\"");
   const Finished report = weir("report --markdown " + write("named.json", snapshot));
   EXPECT_THAT(report.out,
-              StartsWith("**Out of memory on device 1: a request of 20.0 MiB failed at 8.00 us, by "
+              StartsWith("**Out of memory on device 1: a request of 20.0 MiB failed at 7.00 us, by "
                          "\\<module> (model.py:9). 10.0 MiB was live, and 1.00 MiB free on the "
                          "device.**\n"));
   EXPECT_THAT(report.out, HasSubstr("\n| \\_\\_call\\_\\_ (model.py:7) · relu | 1 | 10.0 MiB | "));
@@ -204,7 +315,8 @@ TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
             {"name": "make", "filename": "C:\\Users\\somebody\\net\\model.py", "line": 3}]}]}]}],
       "device_traces": [[]]})"));
   EXPECT_EQ(report.code, 0) << report.err;
-  EXPECT_THAT(report.out, StartsWith("In this file 1.91 MiB was live in 1 block.\n"));
+  EXPECT_THAT(report.out,
+              StartsWith("At the moment of the snapshot 1.91 MiB was live in 1 block.\n"));
   EXPECT_THAT(report.out, AllOf(HasSubstr("make (model.py:3)"), HasSubstr("the file has no times"),
                                 Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
 }

@@ -88,28 +88,29 @@ Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
   const Result<Trace> trace = parse_trace(std::exchange(snapshot->text, {}), file.name());
   if (!trace.ok()) return trace.error();
   const bool has_times = snapshot->stacks.has_times;
+  // Time begins with the trace, which the first block does.
+  const Nanoseconds start{trace->start_us * 1000};
+  for (TraceStacks::Failure& failure : snapshot->stacks.failures)
+    failure.time = failure.time - start;
   Result<Recording> recording = replayed(*trace, std::move(snapshot->stacks), half(1));
   if (!recording.ok()) return std::move(recording).error();
   Loaded loaded{*std::move(recording), {}};
   loaded.other_reserved = std::move(snapshot->reserved);
-  const Nanoseconds start{trace->start_us * 1000};
   for (RecordedReserved& point : loaded.other_reserved) {
     point.time = std::max(point.time - start, Nanoseconds{});
     loaded.other_peak_reserved = std::max(loaded.other_peak_reserved, point.bytes);
   }
   loaded.origin = {.has_times = has_times,
                    .device = snapshot->device,
-                   .failure = snapshot->failure,
+                   .failure = failure_of(loaded),
                    .held = snapshot->held,
+                   .lacks_segments = snapshot->lacks_segments,
                    .addresses = std::move(snapshot->addresses)};
   if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
   if (std::optional<Held>& held = loaded.origin.held) {
     held->events = events_after(held->events, loaded);
   }
-  if (std::optional<FailedRequest>& failure = loaded.origin.failure) {
-    failure->events = events_after(failure->events, loaded);
-    if (!has_times) failure->time = {};
-  }
+  if (loaded.origin.failure) loaded.origin.failure->free = snapshot->failed_with;
   return loaded;
 }
 

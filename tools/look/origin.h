@@ -71,7 +71,8 @@ struct Origin {
   int device = 0;                     // of `devices`: the one that is shown
   std::vector<DeviceInFile> devices;  // empty: the file has one
   std::optional<FailedRequest> failure;
-  std::optional<Held> held;  // when the request failed, or at the peak of what was reserved
+  std::optional<Held> held;     // when the request failed, or at the peak of what was reserved
+  bool lacks_segments = false;  // of `device`, in a snapshot of PyTorch's: what it held is unknown
   std::vector<std::uint64_t> addresses;  // of blocks in the file, in order of allocation
 };
 

@@ -152,17 +152,20 @@ PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
   for (std::size_t i = history().size(); i-- > 0;) {
     const PickleValue& entry = history()[i];
     const std::string_view action = entry.at("action").string();
-    if (action == "oom" && ++failures_ == 1) failure_ = i;
+    if (action == "oom" && !failure_) failure_ = i;
     const auto size = static_cast<std::int64_t>(bytes_of(entry, "size").count);
     if (const int change = segment_change(action); change != 0) {
       changes_.push_back({i, Bytes{static_cast<std::uint64_t>(reserved)}});
+      lacks_segments_ = lacks_segments_ || reserved < change * size;
       reserved = std::clamp<std::int64_t>(reserved - change * size, 0, kMostBytes);
     }
     live = std::clamp<std::int64_t>(live - block_change(action) * size, -kMostBytes, kMostBytes);
+    lacks_segments_ = lacks_segments_ || (reserved == 0 && live < 0);
     if (reserved > peak || (reserved == peak && live > most_live)) {
       peak = reserved, most_live = live, fullest_ = i;
     }
   }
+  if (lacks_segments_) reserved = peak = 0, changes_.clear();
   std::reverse(changes_.begin(), changes_.end());
   first_ = Bytes{static_cast<std::uint64_t>(reserved)};
   peak_ = Bytes{static_cast<std::uint64_t>(peak)};

@@ -31,6 +31,7 @@ class PytorchMemory {
   // The snapshot must outlive it.
   PytorchMemory(PickleValue snapshot, int device);
 
+  std::span<const PickleValue> history() const { return history_.list(); }
   const std::vector<FinalBlock>& blocks() const { return blocks_; }  // at the end
   // What was reserved at first, and after each entry of the history that changes it: its index.
   struct Change {
@@ -40,9 +41,10 @@ class PytorchMemory {
   Bytes reserved_at_first() const { return first_; }
   const std::vector<Change>& changes() const { return changes_; }
   Bytes peak_reserved() const { return peak_; }
+  // The history has memory that no segment of the file accounts for: all else here is unknown.
+  bool lacks_segments() const { return lacks_segments_; }
   // The last request that failed: an index into the history.
   std::optional<std::size_t> failure() const { return failure_; }
-  std::uint64_t failures() const { return failures_; }
 
   // Once the first `entries` of the history had happened.
   Held at(std::size_t entries) const;
@@ -50,7 +52,6 @@ class PytorchMemory {
   std::size_t worst() const;
 
  private:
-  std::span<const PickleValue> history() const { return history_.list(); }
   void read_segments(PickleValue snapshot, int device);
 
   PickleValue history_;
@@ -70,7 +71,7 @@ class PytorchMemory {
   Bytes first_, peak_;
   std::size_t fullest_ = 0;
   std::optional<std::size_t> failure_;
-  std::uint64_t failures_ = 0;
+  bool lacks_segments_ = false;
 };
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -81,11 +82,10 @@ class Converter {
     std::uint64_t bytes, stream;
     PickleValue frames;
     bool requested;
+    bool stays;  // until the end
   };
 
-  std::span<const PickleValue> history() const {
-    return snapshot_.at("device_traces").list()[static_cast<std::size_t>(device_)].list();
-  }
+  std::span<const PickleValue> history() const { return memory_.history(); }
   void header();
   void name_unknown();
   void find_early();
@@ -120,6 +120,7 @@ class Converter {
   std::uint64_t next_id_ = 0;
   std::uint64_t changes_ = 0;  // beginnings and ends of blocks that have bytes
   std::int64_t start_us_ = 0, time_us_ = 0;
+  std::vector<bool> stays_;                                  // by early block
   std::vector<std::pair<std::int64_t, std::string>> marks_;  // by time
   std::size_t next_mark_ = 0;
 };
@@ -143,6 +144,7 @@ PytorchTrace Converter::run() {
   for (const auto& [address, early] : early_) {
     allocate(address, early.bytes, early.stream, early.frames);
     if (early.requested) free(address, false);
+    stays_.push_back(early.stays);
   }
   trace_.stacks.early_blocks = early_.size();
   std::size_t at = 0, before_worst = 0;
@@ -165,7 +167,7 @@ PytorchTrace Converter::run() {
 void Converter::name_unknown() {
   TraceStacks& known = stacks_.stacks;
   if (known.stacks.size() < 2) return;
-  std::uint32_t early = 0, later = 0;
+  std::uint32_t early = 0, passing = 0, later = 0;
   const auto stack_of = [&](std::uint32_t& stack, std::string_view text) {
     if (stack == 0) {
       stack = static_cast<std::uint32_t>(known.stacks.size());
@@ -180,9 +182,9 @@ void Converter::name_unknown() {
     std::uint32_t& stack = trace_.stacks.of_block[block];
     if (stack != 0) continue;
     if (block < trace_.stacks.early_blocks) {
-      stack = stack_of(early, kEarlyBlocks);
+      stack = stays_[block] ? stack_of(early, kEarlyBlocks) : stack_of(passing, kPassingBlocks);
     } else if (python_only) {
-      stack = stack_of(later, "no Python stack: a backward pass, most likely");
+      stack = stack_of(later, "a backward pass, most likely (no Python stack)");
     }
   }
 }
@@ -209,23 +211,31 @@ void Converter::find_early() {
       const bool first = live.try_emplace(address, false).second;
       live[address] = false;
       if (!first) continue;
-      early_.try_emplace(
-          address,
-          Early{bytes_of(each, "size"), number(each, "stream"), {}, action == "free_completed"});
+      early_.try_emplace(address, Early{bytes_of(each, "size"),
+                                        number(each, "stream"),
+                                        {},
+                                        action == "free_completed",
+                                        false});
     }
   }
   for (const FinalBlock& block : memory_.blocks()) {
     if (live.contains(block.address)) continue;
-    early_.try_emplace(block.address,
-                       Early{block.requested.count, block.stream, block.frames, block.pending});
+    early_.try_emplace(block.address, Early{block.requested.count, block.stream, block.frames,
+                                            block.pending, !block.pending && !history().empty()});
   }
 }
 
 // What PyTorch held over time, and where it was fullest or failed.
 void Converter::find_held() {
   // Weir's own pages, written for PyTorch's viewer.
-  if (snapshot_.at("allocator_settings").at("allocator").string() == "weir") return;
+  const PickleValue settings = snapshot_.at("allocator_settings");
+  if (settings.at("allocator").string() == "weir") return;
+  trace_.lacks_segments = memory_.lacks_segments();
   if (memory_.peak_reserved() == 0_B) return;
+  trace_.expandable_segments = settings.at("expandable_segments").integer() != 0;
+  if (const std::int64_t most = settings.at("max_split_size").integer(); most > 0) {
+    trace_.max_split = Bytes{static_cast<std::uint64_t>(most)};
+  }
   trace_.reserved.push_back({Nanoseconds{}, memory_.reserved_at_first()});
   for (const PytorchMemory::Change& change : memory_.changes()) {
     const std::int64_t since = time_of(history()[change.entry]) - start_us_;
@@ -257,13 +267,11 @@ void Converter::entry(PickleValue entry) {
 
 void Converter::fail(PickleValue entry) {
   marker(failed_request_mark(bytes_of(entry, "size"), number(entry, "stream")));
-  const PickleValue free = entry.at("device_free");
-  trace_.failure = {.wanted = Bytes{bytes_of(entry, "size")},
-                    .time = Nanoseconds{time_us_ * 1000},
-                    .events = changes_,
-                    .count = memory_.failures(),
-                    .stack = stacks_.of(entry.at("frames"))};
-  if (free.is(Kind::integer)) trace_.failure->free = Bytes{bytes_of(entry, "device_free")};
+  trace_.stacks.failures.push_back({Nanoseconds{time_us_ * 1000}, stacks_.of(entry.at("frames"))});
+  trace_.failed_with.reset();
+  if (entry.at("device_free").is(Kind::integer)) {
+    trace_.failed_with = Bytes{bytes_of(entry, "device_free")};
+  }
 }
 
 void Converter::allocate(std::uint64_t address, std::uint64_t bytes, std::uint64_t stream,
@@ -309,6 +317,57 @@ Error bad(const std::string& name, std::string_view what) {
   return Error(ErrorCode::invalid_input, fmt::format("{}: {}", name, what));
 }
 
+// Which number of bytes, or time, counts nothing, and would make every sum wrong:
+// "segments[1].total_size is -5"; "": none.
+std::string bad_number(PickleValue root) {
+  std::string bad;
+  const auto check = [&bad](const auto& path, PickleValue list,
+                            std::initializer_list<std::string_view> fields) {
+    std::size_t i = 0;
+    for (const PickleValue& each : list.list()) {
+      for (const std::string_view field : fields) {
+        const PickleValue value = each.at(field);
+        const bool counts = value.is(Kind::integer) ? value.integer() >= 0 : !value.is(Kind::real);
+        if (counts || !bad.empty()) continue;
+        bad = fmt::format("{}[{}].{} is ", path(), i, field) +
+              (value.is(Kind::real) ? fmt::format("{}", value.real())
+                                    : std::to_string(value.integer()));
+      }
+      ++i;
+    }
+  };
+  std::size_t n = 0;
+  check([] { return "segments"; }, root.at("segments"), {"total_size", "device"});
+  for (const PickleValue& segment : root.at("segments").list()) {
+    check([&] { return fmt::format("segments[{}].blocks", n); }, segment.at("blocks"),
+          {"size", "requested_size"});
+    ++n;
+  }
+  n = 0;
+  for (const PickleValue& history : root.at("device_traces").list()) {
+    check([&] { return fmt::format("device_traces[{}]", n); }, history,
+          {"size", "time_us", "device_free"});
+    ++n;
+  }
+  check([] { return "external_annotations"; }, root.at("external_annotations"), {"time_us"});
+  return bad;
+}
+
+// How many devices the file has something of: a history, or segments.
+Result<std::size_t> devices_of(PickleValue root, const std::string& name) {
+  constexpr std::int64_t kMost = 1024;
+  std::int64_t count = static_cast<std::int64_t>(root.at("device_traces").list().size());
+  for (const PickleValue& segment : root.at("segments").list()) {
+    count = std::max(count, segment.at("device").integer() + 1);
+  }
+  if (count > 0 && count <= kMost) return static_cast<std::size_t>(count);
+  return bad(name,
+             count > kMost
+                 ? fmt::format("a segment of device {}: more devices than are read", count - 1)
+                 : "the snapshot has no history; call "
+                   "torch.cuda.memory._record_memory_history() before what is to be recorded");
+}
+
 }  // namespace
 
 Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name,
@@ -320,21 +379,19 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
                "no memory snapshot of PyTorch's (a dictionary with device_traces and "
                "segments), nor of Weir's; torch.cuda.memory._dump_snapshot() writes one");
   }
-  const auto devices = histories.list();
-  if (devices.empty()) {
-    return bad(name,
-               "the snapshot has no history; call torch.cuda.memory._record_memory_history() "
-               "before what is to be recorded");
+  if (const std::string wrong = bad_number(root); !wrong.empty()) {
+    return bad(name, wrong + ", where a whole number from 0 on must be: write the snapshot again");
   }
-  if (device && (*device < 0 || static_cast<std::size_t>(*device) >= devices.size())) {
-    return bad(name,
-               fmt::format("there is no device {}: the snapshot has {}", *device, devices.size()));
+  const Result<std::size_t> devices = devices_of(root, name);
+  if (!devices) return devices.error();
+  if (device && (*device < 0 || std::cmp_greater_equal(*device, *devices))) {
+    return bad(name, fmt::format("there is no device {}: the snapshot has {}", *device, *devices));
   }
   std::vector<DeviceInFile> found;
   std::string used;
-  for (int i = 0; i < static_cast<int>(devices.size()); ++i) {
+  for (int i = 0; std::cmp_less(i, *devices); ++i) {
     const PytorchMemory memory(root, i);
-    found.push_back({.events = devices[static_cast<std::size_t>(i)].list().size(),
+    found.push_back({.events = memory.history().size(),
                      .peak_reserved = memory.peak_reserved(),
                      .ran_out = memory.failure().has_value()});
     if (found.back().is_used()) used += fmt::format("{}{}", used.empty() ? "" : ", ", i);

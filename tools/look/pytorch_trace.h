@@ -20,9 +20,13 @@ struct PytorchTrace {
   std::vector<RecordedReserved> reserved;
   std::vector<std::uint64_t> addresses;  // of its blocks
   int device = 0;
-  std::vector<DeviceInFile> devices;     // all of the file
-  std::optional<FailedRequest> failure;  // its `events`, and held's: beginnings and ends of blocks
-  std::optional<Held> held;              // then; else when most was reserved
+  std::vector<DeviceInFile> devices;  // all of the file
+  std::optional<Bytes> failed_with;   // free on the device when the last request failed
+  // Then; else when most was reserved. Its `events`: beginnings and ends of blocks.
+  std::optional<Held> held;
+  bool lacks_segments = false;       // as Origin has it
+  bool expandable_segments = false;  // the allocator's settings
+  std::optional<Bytes> max_split;
 };
 
 // The history of one device. Blocks that were there before it begins are allocated at its first

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "look/streams.h"
+#include "replay/failed_mark.h"
 #include "replay/replay.h"
 
 namespace weir {
@@ -25,6 +26,16 @@ class Collector final : public ReplayWatcher {
   void on_pass_end(Nanoseconds) override { on_ = false; }
 
   void on_phase(std::string_view name, Nanoseconds time) override {
+    if (const auto failed = failed_mark(name); failed && failures_ < stacks_.failures.size()) {
+      const TraceStacks::Failure& failure = stacks_.failures[failures_++];
+      const Nanoseconds now = stacks_.has_times ? failure.time : Nanoseconds{counted_};
+      recording_.events.push_back({.kind = EventKind::out_of_memory,
+                                   .time = std::max(now, recording_.end()),
+                                   .stream = failed->stream,
+                                   .requested = Bytes{failed->bytes},
+                                   .stack = failure.stack});
+      return;
+    }
     recording_.marks.push_back({stacks_.has_times && block_ >= stacks_.early_blocks
                                     ? time - start_
                                     : Nanoseconds{counted_},
@@ -73,6 +84,7 @@ class Collector final : public ReplayWatcher {
   bool on_ = false;
   std::size_t block_ = 0;  // the next one to be allocated
   std::int64_t counted_ = 0;
+  std::size_t failures_ = 0;  // of stacks_.failures that came
 };
 
 // The peak that the trace's first line has, in the traces that were recorded under PyTorch.
@@ -105,7 +117,9 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
 
   // Whatever device the program had: this one has room for it.
   const Bytes memory = std::max(SimOptions{}.memory, round_up(trace.peak_live * 2, 1_GiB));
-  const std::unique_ptr<ReplayDevice> device = make_sim_replay_device(memory);
+  // The file's clock is the only one where it says when blocks came and requests failed.
+  const std::unique_ptr<ReplayDevice> device =
+      make_sim_replay_device(memory, stacks.of_block.empty());
   recording.device = device->device().name();
   if (const Result<MemoryInfo> memory = device->memory(); memory.ok()) {
     recording.device_bytes = memory->total;

@@ -20,6 +20,12 @@ struct TraceStacks {
   std::vector<std::uint32_t> of_block;  // by block, in order of allocation; empty: unknown
   std::size_t early_blocks = 0;  // so many, the first, were there before the program's first event
   bool has_times = true;         // else the trace's times mean nothing, and events are numbered
+  // Of the trace's markers of failed requests, in order; empty: they are marks, and nothing more.
+  struct Failure {
+    Nanoseconds time;  // since the trace's beginning
+    std::uint32_t stack = 0;
+  };
+  std::vector<Failure> failures;
 };
 
 // What Weir does when it runs the trace once. Early blocks are there at the beginning. Time begins

@@ -15,12 +15,6 @@ void shorten(std::vector<T>& list, std::size_t top) {
   if (list.size() > top) list.erase(list.begin() + static_cast<std::ptrdiff_t>(top), list.end());
 }
 
-// Of traces only the peak is known, and they may be of a part of what PyTorch held.
-std::optional<Bytes> pytorch_peak_reserved(const Recording& recording) {
-  if (recording.other_reserved.empty()) return std::nullopt;
-  return recording.other_peak_reserved;
-}
-
 }  // namespace
 
 std::string_view name_of(Cause cause) {
@@ -53,20 +47,25 @@ Report report_of(const Recording& recording, const ReportOptions& options, const
                 .damage = recording.damage,
                 .origin = origin,
                 .device_bytes = recording.device_bytes,
-                .pytorch_peak_reserved = pytorch_peak_reserved(recording),
                 .length = recording.end() - recording.begin(),
                 .events = recording.events.size() - recording.initial,
                 .dropped = recording.dropped,
                 .streams = lifetimes.streams.size(),
                 .pools = lifetimes.pools.size(),
                 .totals = totals_of(recording)};
+  // Of traces only the peak is known, and they may be of a part of what PyTorch held.
+  if (!recording.other_reserved.empty()) {
+    report.pytorch_peak_reserved = recording.other_peak_reserved;
+  }
   report.peak_live = look(events_at(lifetimes.peak_live, recording));
+  report.shows_peak = report.peak_live.events > recording.initial || report.peak_live.live == 0_B;
   report.peak_reserved = look(events_at(lifetimes.peak_reserved, recording));
   report.end = look(recording.events.size());
   report.late_peak_live = lifetimes.late_peak_live;
   if (options.at) report.at = look(*options.at);
   if (const std::optional<FailedRequest>& failure = origin.failure) {
     report.failed = look(std::min(failure->events, recording.events.size()));
+    report.failed->time = failure->time;
     if (failure->stack != 0) report.failed_in = names.place(names.number_of(failure->stack));
   }
   report.waits = waits_of(recording, lifetimes, names);

@@ -136,7 +136,9 @@ struct Report {
   Nanoseconds length;
   std::uint64_t events = 0, dropped = 0, streams = 0, pools = 0;
   Totals totals;
-  Moment peak_live;      // the first of its kind
+  Moment peak_live;  // the first of its kind
+  // The file has a peak: memory rose after its beginning. Else what came before may have been more.
+  bool shows_peak = true;
   Moment peak_reserved;  // where reserved was highest, the first where live was highest
   Moment end;
   std::optional<Moment> at;
@@ -157,6 +159,8 @@ std::vector<Advice> advice_on(const Report& report);
 // What ran out or peaked, where, why, and what Weir would have held: a sentence or two each, the
 // first of what failed or how high the peak was. No line ends.
 std::vector<std::string> verdict_of(const Report& report);
+// Where peak_live is: "at its peak", or what the file has in its stead.
+std::string_view when_of_peak(const Report& report);
 // "device 1 of 4; --device shows 0 (held 7.96 GiB)"; "": the file has one.
 std::string devices_text(const Origin& origin);
 

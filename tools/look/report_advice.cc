@@ -86,14 +86,14 @@ std::string_view remedy_for(Purpose purpose) {
 
 // Of a program that ran under PyTorch's allocator: what that held for nothing, and what ran out.
 void advise_on_pytorch(const Report& report, std::vector<Advice>& advice) {
-  const Held& held = *report.origin.held;
+  static const Held kUnknown;
+  const Held& held = report.origin.held ? *report.origin.held : kUnknown;
   const auto most = std::max_element(held.inactive.begin(), held.inactive.end());
   if (*most >= kMuch && ratio(*most, held.reserved) >= kMuchOfReserved) {
     const auto why = static_cast<Inactive>(most - held.inactive.begin());
     advice.push_back(
         {fmt::format("PyTorch held {} {}.", share(*most, held.reserved), meaning_of(why)),
-         fmt::format("{} `weir fit FILE` replays the program with each setting.",
-                     remedy_for(why))});
+         fmt::format("{} weir fit FILE replays the program with each setting.", remedy_for(why))});
   }
   if (!report.failed || report.failed->by_purpose.empty()) return;
   const Share& largest = report.failed->by_purpose.front();
@@ -202,7 +202,8 @@ void advise_on_blocks(const Report& report, std::vector<Advice>& advice) {
 
 std::vector<Advice> advice_on(const Report& report) {
   std::vector<Advice> advice;
-  if (report.origin.held) {  // what Weir would have done otherwise is no advice to such a program
+  // What Weir would have done otherwise is no advice to a program that PyTorch's allocator served.
+  if (report.origin.held || report.origin.lacks_segments) {
     advise_on_pytorch(report, advice);
     advise_on_blocks(report, advice);
     return advice;

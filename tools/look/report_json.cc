@@ -80,50 +80,41 @@ Json totals_json(const Totals& totals) {
           {"out_of_memory", totals.out_of_memory}};
 }
 
-Json waits_json(const Report& report) {
+template <class Thing, class Row>
+Json list_of(const std::vector<Thing>& things, const Row& row) {
   Json list = Json::array();
-  for (const WaitPair& pair : report.waits) {
-    list.push_back({{"stream", pair.waiter},
-                    {"waits_for", pair.awaited},
-                    {"waits", pair.waits},
-                    {"fences", pair.fences}});
-  }
+  for (const Thing& thing : things) list.push_back(row(thing));
   return list;
 }
 
-Json costly_json(const Report& report) {
-  Json list = Json::array();
-  for (const CostlyBlocks& costly : report.costly) {
-    list.push_back({{"requested_bytes", costly.requested.count},
-                    {"stream", costly.stream},
-                    {"stack", costly.stack},
-                    {"waits", costly.waits}});
-  }
-  return list;
+Json wait_json(const WaitPair& pair) {
+  return {{"stream", pair.waiter},
+          {"waits_for", pair.awaited},
+          {"waits", pair.waits},
+          {"fences", pair.fences}};
 }
 
-Json growth_json(const Report& report) {
-  Json list = Json::array();
-  for (const Growth& growth : report.growth) {
-    list.push_back({{"blocks", growth.blocks},
-                    {"requested_bytes", growth.requested.count},
-                    {"bytes", growth.bytes.count},
-                    {"stream", growth.stream},
-                    {"stack", growth.stack},
-                    {"parts_that_grew", growth.grew},
-                    {"parts", growth.parts},
-                    {"first_us", microseconds(growth.first)},
-                    {"last_us", microseconds(growth.last)}});
-  }
-  return list;
+Json costly_json(const CostlyBlocks& costly) {
+  return {{"requested_bytes", costly.requested.count},
+          {"stream", costly.stream},
+          {"stack", costly.stack},
+          {"waits", costly.waits}};
 }
 
-Json advice_json(const Report& report) {
-  Json list = Json::array();
-  for (const Advice& advice : report.advice) {
-    list.push_back({{"evidence", advice.evidence}, {"remedy", advice.remedy}});
-  }
-  return list;
+Json growth_json(const Growth& growth) {
+  return {{"blocks", growth.blocks},
+          {"requested_bytes", growth.requested.count},
+          {"bytes", growth.bytes.count},
+          {"stream", growth.stream},
+          {"stack", growth.stack},
+          {"parts_that_grew", growth.grew},
+          {"parts", growth.parts},
+          {"first_us", microseconds(growth.first)},
+          {"last_us", microseconds(growth.last)}};
+}
+
+Json advice_json(const Advice& advice) {
+  return {{"evidence", advice.evidence}, {"remedy", advice.remedy}};
 }
 
 Json held_json(const Held& held) {
@@ -170,15 +161,16 @@ std::string report_json(const Report& report) {
     json["pytorch_peak_reserved_bytes"] = report.pytorch_peak_reserved->count;
   }
   json["verdict"] = verdict_of(report);
+  json["shows_peak"] = report.shows_peak;
   json["has_times"] = report.origin.has_times;
   if (!report.origin.devices.empty()) json["device_in_file"] = report.origin.device;
   if (report.failed) json["failed_request"] = failure_json(report);
   if (report.origin.held) json["pytorch"] = held_json(*report.origin.held);
   if (report.at) json["at"] = moment_json(*report.at);
-  json["waits"] = waits_json(report);
-  json["waited_for"] = costly_json(report);
-  json["growth"] = growth_json(report);
-  json["advice"] = advice_json(report);
+  json["waits"] = list_of(report.waits, wait_json);
+  json["waited_for"] = list_of(report.costly, costly_json);
+  json["growth"] = list_of(report.growth, growth_json);
+  json["advice"] = list_of(report.advice, advice_json);
   json["stacks"] = report.stacks;
   return json_text(json);
 }

@@ -32,10 +32,12 @@ class Writer {
     }
     if (report_.failed) live_at("when the request failed", *report_.failed);
     if (!report_.failed || report_.failed->live < report_.peak_live.live) {
-      live_at("at its peak", report_.peak_live);
+      live_at(when_of_peak(report_), report_.peak_live);
     }
     held();
-    fragmentation("at the peak of reserved", report_.peak_reserved);
+    const bool is_moment = report_.events == 0;
+    fragmentation(is_moment ? when_of_peak(report_) : "at the peak of reserved",
+                  report_.peak_reserved);
     earlier_use();
     growth();
     waits();
@@ -111,13 +113,16 @@ class Writer {
   void moments() {
     ReportTable table("lrrrrrr");
     table.add({"", "at", "blocks", "requested", "live", "reserved", "ratio"});
-    add_moment(table, "peak of live", report_.peak_live);
+    const char* const peak = report_.shows_peak    ? "peak of live"
+                             : report_.events == 0 ? "the snapshot"
+                                                   : "beginning";
+    add_moment(table, peak, report_.peak_live);
     if (report_.peak_reserved.events != report_.peak_live.events) {
       add_moment(table, "peak of reserved", report_.peak_reserved);
     }
     if (report_.failed) add_moment(table, "the request failed", *report_.failed);
     if (report_.at) add_moment(table, "the moment asked for", *report_.at);
-    add_moment(table, "end", report_.end);
+    if (report_.events > 0) add_moment(table, "end", report_.end);
     add(table);
   }
 
@@ -142,7 +147,7 @@ class Writer {
     add(table);
   }
 
-  void live_at(const char* when, const Moment& moment) {
+  void live_at(std::string_view when, const Moment& moment) {
     if (moment.blocks == 0) return;
     text_ += "\n" + title(fmt::format("Live {}: {} in {}", when, in_words(moment.live),
                                       counted(moment.blocks, "block")));
@@ -159,9 +164,10 @@ class Writer {
     const Held& held = *report_.origin.held;
     const Bytes unused = held.reserved - std::min(held.reserved, held.live);
     if (!is_much(unused, held.reserved)) return;
-    text_ += "\n" + title(fmt::format("What PyTorch held and did not use {}: {} of {}",
-                                      report_.failed ? "when the request failed" : "at its peak",
-                                      in_words(unused), in_words(held.reserved)));
+    text_ +=
+        "\n" + title(fmt::format("What PyTorch held and did not use {}: {} of {}",
+                                 report_.failed ? "when the request failed" : when_of_peak(report_),
+                                 in_words(unused), in_words(held.reserved)));
     add(parts<Inactive>(held.inactive, held.reserved));
   }
 
@@ -181,7 +187,7 @@ class Writer {
     return table;
   }
 
-  void fragmentation(const char* when, const Moment& moment) {
+  void fragmentation(std::string_view when, const Moment& moment) {
     if (moment.reserved == 0_B) return;
     const Bytes unused = moment.reserved - std::min(moment.reserved, moment.requested);
     const bool recorded_elsewhere = report_.pytorch_peak_reserved.has_value();

@@ -28,27 +28,34 @@ std::string part(const Share& share, const Moment& moment) {
                      counted(share.blocks, "block"));
 }
 
+const char* most(const Share& share, const Moment& moment) {
+  return share.bytes > moment.live / 2 ? "Most of it" : "The largest part";
+}
+
 // The code that allocated most. What was there before the recording, and what backward passes
 // allocated, may be more, and has no line of the program's.
 std::string largest(const Moment& moment) {
   std::string before;
   for (const Share& share : moment.by_stack) {
     if (share.id == 0 || share.rest) continue;
-    if (share.name == kEarlyBlocks) {
-      before += fmt::format("{} was there before the recording began. ", part(share, moment));
+    if (share.name == kEarlyBlocks || share.name == kPassingBlocks) {
+      before += fmt::format("{} was {}. ", part(share, moment), share.name);
       continue;
     }
-    const std::string text = fmt::format("{}: {} was allocated by {}.",
-                                         before.empty() ? "Most of it" : "Of the rest most",
-                                         part(share, moment), share.name);
-    if (share.name.find(kBackwardPass) == std::string::npos) return before + text;
+    const bool is_backward = share.name.find(kBackwardPass) != std::string::npos;
+    const char* const which = before.empty() ? most(share, moment)
+                              : is_backward  ? "The largest part of the rest"
+                                             : "The largest part by a line of the program";
+    const std::string text =
+        fmt::format("{}: {} was allocated by {}.", which, part(share, moment), share.name);
+    if (!is_backward) return before + text;
     if (before.find(kBackwardPass) == std::string::npos) before += text + " ";
   }
   if (!before.empty()) return before.substr(0, before.size() - 1);
   if (moment.by_size.empty()) return {};
   const Share& share = moment.by_size.front();
-  return fmt::format("Most of it: {} of {}. No stack was recorded.", part(share, moment),
-                     share.name);
+  return fmt::format("{}: {} of {}. No stack was recorded.", most(share, moment),
+                     part(share, moment), share.name);
 }
 
 std::string failed(const Report& report) {
@@ -94,11 +101,15 @@ std::string weir_would(const Report& report) {
     return with + fmt::format(": {} more than the {} there were.", in_words(needed - there),
                               in_words(there));
   }
+  if (report.events == 0 && report.origin.held) {
+    return fmt::format("Weir would hold {} for the same blocks.", in_words(weir));
+  }
   if (!report.pytorch_peak_reserved) return {};
   // Of a program that needs less than a page the difference says nothing.
   const double pytorch = as_double(*report.pytorch_peak_reserved);
   const double more = 100 * (as_double(weir) / std::max(pytorch, 1.0) - 1);
-  const std::string than = std::abs(more) < 1               ? ", about as much as PyTorch"
+  const std::string than = !report.shows_peak               ? ""
+                           : std::abs(more) < 1             ? ", about as much as PyTorch"
                            : as_double(weir) < 10 * pytorch ? fmt::format(" ({:+.1f} %)", more)
                                                             : "";
   return fmt::format("Weir would have held {} at most{}.", in_words(weir), than);
@@ -121,20 +132,31 @@ std::string devices_text(const Origin& origin) {
   return others.empty() ? text : text + "; --device shows " + others;
 }
 
+std::string_view when_of_peak(const Report& report) {
+  if (report.shows_peak) return "at its peak";
+  return report.events == 0 ? "at the moment of the snapshot" : "at the beginning of the recording";
+}
+
 std::vector<std::string> verdict_of(const Report& report) {
   const Moment& moment = report.failed ? *report.failed : report.peak_live;
   std::vector<std::string> verdict;
   if (report.failed) {
     verdict.push_back(failed(report));
   } else {
-    const std::string when = report.length.count == 0
-                                 ? "In this file"
-                                 : "At its peak, " + at_time(report, moment.time) + ",";
+    std::string when(when_of_peak(report));
+    when.front() = 'A';
+    if (report.shows_peak) when += ", " + at_time(report, moment.time) + ",";
     verdict.push_back(fmt::format("{} {} was live in {}.", when, in_words(moment.live),
                                   counted(moment.blocks, "block")));
   }
   if (std::string text = largest(moment); !text.empty()) verdict.push_back(std::move(text));
   if (report.origin.held) verdict.push_back(held(report));
+  if (report.origin.lacks_segments) {
+    verdict.push_back(
+        fmt::format("The file has no segments of device {}: what PyTorch held is not "
+                    "known, nor what was live before the recording.",
+                    report.origin.device));
+  }
   if (std::string text = weir_would(report); !text.empty()) verdict.push_back(std::move(text));
   return verdict;
 }

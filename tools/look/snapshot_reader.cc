@@ -32,6 +32,26 @@ const json& list(const json& of, const char* name) {
   return found != of.end() && found->is_array() ? *found : kEmpty;
 }
 
+// Which number of bytes, or time, counts nothing: "pages[3].bytes is -1"; "": none.
+std::string bad_number(const json& root) {
+  const auto check = [](const std::string& path, const json& of, const char* name) -> std::string {
+    const auto found = of.is_object() ? of.find(name) : of.end();
+    if (found == of.end() || !found->is_number() || found->is_number_unsigned()) return {};
+    return fmt::format("{}{} is {}", path, name, found->dump());
+  };
+  std::string bad = check("", root, "time_ns");
+  if (bad.empty() && root.contains("device")) bad = check("device.", root["device"], "bytes");
+  for (const char* const part : {"pages", "blocks"}) {
+    for (std::size_t i = 0; bad.empty() && i < list(root, part).size(); ++i) {
+      const json& each = list(root, part)[i];
+      const std::string path = fmt::format("{}[{}].", part, i);
+      bad = check(path, each, "bytes");
+      if (bad.empty()) bad = check(path, each, "requested");
+    }
+  }
+  return bad;
+}
+
 class Snapshot {
  public:
   Snapshot(const json& root, Recording& recording) : root_(root), recording_(recording) {
@@ -131,6 +151,9 @@ Result<Recording> parse_snapshot(std::string_view text, const std::string& name)
   if (version > kVersion) {
     return bad(fmt::format("a snapshot of version {}, and this weir reads {}: take a newer weir",
                            version, kVersion));
+  }
+  if (const std::string wrong = bad_number(root); !wrong.empty()) {
+    return bad(wrong + ", where a whole number from 0 on must be: write the snapshot again");
   }
   Recording recording;
   recording.source = name;

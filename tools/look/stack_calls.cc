@@ -158,7 +158,8 @@ class Folder {
     for (const std::uint32_t frame : stack) {
       if (purposes_[frame] != Purpose::unknown) return purposes_[frame];
     }
-    return stack.empty() ? Purpose::unknown : Purpose::activations;
+    const bool is_known = !stack.empty() && out_.frames[stack.front()].function != kPassingBlocks;
+    return is_known ? Purpose::activations : Purpose::unknown;
   }
 
   Calls fold(Frames stack) {

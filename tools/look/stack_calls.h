@@ -50,7 +50,7 @@ struct Calls {
 // What memory is for, as the functions of PyTorch's that asked for it tell.
 enum class Purpose : std::uint8_t {
   unknown,
-  weights,    // made by a module's constructor, moved, loaded; or there before the recording began
+  weights,    // made by a module's constructor, moved, loaded; or kEarlyBlocks
   gradients,  // made by a backward pass, with what it needs in passing
   optimizer,
   workspace,    // of cuBLAS and the like
@@ -59,8 +59,10 @@ enum class Purpose : std::uint8_t {
 inline constexpr int kPurposes = static_cast<int>(Purpose::activations) + 1;
 std::string_view name_of(Purpose purpose);
 
-// What blocks without a stack are called where others have one.
+// What blocks without a stack are called where others have one: those that were there before the
+// recording began, and stayed through all of it; and those that were freed in it.
 inline constexpr std::string_view kEarlyBlocks = "there before the recording began";
+inline constexpr std::string_view kPassingBlocks = "from before the recording";
 
 // Stacks that differ only in frames that nobody wants to read are one.
 struct CallStacks {

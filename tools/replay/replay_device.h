@@ -57,7 +57,9 @@ class ReplayDevice {
 };
 
 // The simulated device. Its races are what the happens-before checker finds.
-std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory = SimOptions{}.memory);
+// `timed`: its calls cost the host time, so that events come later than in the trace.
+std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory = SimOptions{}.memory,
+                                                     bool timed = true);
 
 // The first CUDA device. With `verify`, blocks are filled with patterns, and each byte found
 // changed counts as a race; without, the program does no work, and nobody looks for races. Errors:

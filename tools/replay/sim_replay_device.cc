@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <bit>
+#include <cstdint>
 #include <unordered_map>
 
 #include "replay/replay_device.h"
@@ -9,7 +12,8 @@ namespace {
 
 class SimReplayDevice final : public ReplayDevice {
  public:
-  explicit SimReplayDevice(Bytes memory) : sim_(SimOptions{.memory = memory}) {}
+  SimReplayDevice(Bytes memory, const CostModel& costs)
+      : sim_(SimOptions{.memory = memory, .costs = costs}) {}
   std::string_view name() const override { return "sim"; }
   MeteredDevice& device() override { return metered_; }
 
@@ -63,8 +67,10 @@ class SimReplayDevice final : public ReplayDevice {
 
 }  // namespace
 
-std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory) {
-  return std::make_unique<SimReplayDevice>(memory);
+std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory, bool timed) {
+  using Zeros = std::array<std::int64_t, sizeof(CostModel) / sizeof(Nanoseconds)>;
+  return std::make_unique<SimReplayDevice>(memory,
+                                           timed ? CostModel{} : std::bit_cast<CostModel>(Zeros{}));
 }
 
 }  // namespace weir

@@ -332,7 +332,7 @@ class Chart {
           time,
           bytes,
           reserved: recording.reservedAt(time),
-          text: `peak ${formatBytes(bytes)} at ${recording.roughTime(time)}`
+          text: `${recording.showsPeak ? 'peak' : 'most'} ${formatBytes(bytes)} at ${recording.roughTime(time)}`
         },
         width, kPlotHeight);
     axes.drawCaret(

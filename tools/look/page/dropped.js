@@ -5,6 +5,7 @@
 
 const kLargest = 400 * 2 ** 20;  // bytes of a file; larger ones do not fit into a browser
 const kGrainBytes = 512;
+const kMostDevices = 1024;
 
 // Plain data of protocols 2 to 5, as docs of pickletools.py define it. What would make anything else is
 // refused.
@@ -223,21 +224,39 @@ class Builder {
   }
 }
 
+// Sizes and times are counts: anything else would make every sum wrong.
+function checkNumbers(path, things, fields) {
+  things.forEach((thing, i) => {
+    for (const field of fields) {
+      const value = thing[field] ?? 0;
+      if (!Number.isInteger(value) || value < 0)
+        throw new Error(`${path}[${i}].${field} is ${value}, where a whole number from 0 on must be`);
+    }
+  });
+}
+
 // The device that ran out of memory, else the one that holds most.
 function deviceOf({device_traces: traces, segments}) {
   const held = traces.map((_, i) => d3.sum(segments.filter(({device}) => (device ?? 0) === i), (s) => s.total_size));
   const failed = traces.map((events) => events.some(({action}) => action === 'oom') ? 1 : 0);
-  return d3.scan(traces, (a, b) => {
-    const [i, j] = [traces.indexOf(a), traces.indexOf(b)];
-    return failed[j] - failed[i] || held[j] - held[i] || b.length - a.length;
-  });
+  return d3.scan(d3.range(traces.length), (i, j) => failed[j] - failed[i] || held[j] - held[i] ||
+      traces[j].length - traces[i].length);
 }
 
 function ofSnapshot(snapshot, source) {
   if (!Array.isArray(snapshot?.device_traces) || !Array.isArray(snapshot.segments))
     throw new Error('no memory snapshot of PyTorch\'s: it has no device_traces and segments');
+  checkNumbers('segments', snapshot.segments, ['total_size', 'device']);
+  snapshot.segments.forEach(
+      ({blocks}, i) => checkNumbers(`segments[${i}].blocks`, blocks, ['size', 'requested_size']));
+  snapshot.device_traces.forEach(
+      (events, i) => checkNumbers(`device_traces[${i}]`, events, ['size', 'time_us', 'device_free']));
+  // Segments may be of more devices than have a history.
+  const devices = 1 + (d3.max(snapshot.segments, (segment) => segment.device ?? 0) ?? -1);
+  if (devices > kMostDevices) throw new Error(`a segment of device ${devices - 1}: more than are read`);
+  while (snapshot.device_traces.length < devices) snapshot.device_traces.push([]);
   const device = deviceOf(snapshot) ?? 0;
-  const events = snapshot.device_traces[device] ?? [];
+  const events = snapshot.device_traces[device];
   const segments = snapshot.segments.filter((segment) => (segment.device ?? 0) === device);
   const builder = new Builder();
   builder.hasTimes = events.some(({time_us: time}) => time > 0);

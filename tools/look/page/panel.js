@@ -44,7 +44,7 @@ class MomentPanel {
     this.back.hidden = atPeak || r.isMoment;
     const when = r.isMoment                         ? 'In this snapshot' :
         moment.step === r.origin.failure?.step ? 'When the request failed' :
-        atPeak                                 ? 'At the peak' :
+        atPeak                                 ? (r.showsPeak ? 'At the peak' : 'At the beginning') :
                                                  `At ${r.roughTime(moment.time)}`;
     this.title.textContent = `${when}: ${formatBytes(live)} in ${plural(blocks.length, 'block')}`;
     this.#tellWhy();
@@ -109,6 +109,8 @@ class MomentPanel {
   // half was allocated under.
   #mostOfStacks(groups, live) {
     const {recording: r} = this.chart;
+    const before = groups.filter(({key}) => r.isFromBefore(key));
+    if (before.length > 0) return this.#mostFromBefore(before, groups, live);
     const [first] = groups;
     if (first.bytes >= live / 2) {
       const {blocks} = first;
@@ -134,6 +136,18 @@ class MomentPanel {
     const last = names.pop();
     return `${formatShare(bytes / live)} of it was allocated in ${
         names.length === 0 ? '' : `${names.join(', ')} and `}${last}.`;
+  }
+
+  // What has no code of the recording's, and of the rest the code that allocated most.
+  #mostFromBefore(before, groups, live) {
+    const {recording: r} = this.chart;
+    const parts = before.map(
+        ({key, bytes}) => `${formatShare(bytes / live)} of it was ${r.frames[r.stacks[key][0]][0]}.`);
+    const most = groups.find(({key}) => !r.isFromBefore(key));
+    if (most !== undefined)
+      parts.push(`The largest part of the rest, ${formatShare(most.bytes / live)}, was allocated in ${
+          callText(callsOf(r, most.key)[0])}.`);
+    return parts.join(' ');
   }
 
   // "evaluate › Model.forward › linear (functional.py:4)": without the callers of all stacks.
@@ -290,7 +304,10 @@ class MomentPanel {
   #drawPytorchs() {
     const {origin: {held, failure}} = this.chart.recording;
     const {reserved, causes} = this.figures;
-    make('h3', {}, this.held, `PyTorch held without a block ${failure === undefined ? 'at its peak' : 'then'}`);
+    make('h3', {}, this.held, `PyTorch held without a block ${
+        failure !== undefined          ? 'then' :
+        this.chart.recording.showsPeak ? 'at its peak' :
+                                         'at this moment'}`);
     const idle = held.reserved - held.live;
     make('p', {class: 'hint'}, this.held,
          `${formatBytes(idle)} of ${formatBytes(held.reserved)} reserved (${formatShare(idle / held.reserved)}), ` +

@@ -244,6 +244,15 @@ class Recording {
   get isMoment() {
     return this.duration === 0;
   }
+  // Whether memory rose after the beginning: else what came before may have been more.
+  get showsPeak() {
+    return !this.isMoment && this.peakStep >= this.initialSteps;
+  }
+  // Blocks without an allocation in the file, which have a name in the stead of a stack.
+  isFromBefore(stack) {
+    const [frame] = this.stacks[stack];
+    return frame !== undefined && /^(there|from) before the recording/.test(this.frames[frame][0]);
+  }
   get hasStacks() {
     return this.stacks.length > 1;
   }
