@@ -13,6 +13,8 @@
 
 #include "command.h"
 #include "grammar.h"
+#include "look/any_trace.h"
+#include "look/report.h"
 #include "option_checks.h"
 #include "replay/json.h"
 #include "replay/report_table.h"
@@ -48,8 +50,24 @@ struct Going {
   Bytes at_peak;
 };
 
+// What the file shows of PyTorch's allocator, which served the program when it was recorded.
+struct Recorded {
+  Origin origin;  // devices
+  bool shows_peak = true;
+  bool expandable_segments = false;
+  Bytes max_split;
+  Bytes held;  // at most; zero: not known
+  Bytes ran_out_of;
+
+  bool has_settings(const suite::TorchSettings& settings) const {
+    return held > 0_B && settings.expandable_segments == expandable_segments &&
+           settings.max_split == max_split;
+  }
+};
+
 struct Answer {
   suite::Program program;
+  Recorded recorded;
   std::optional<Bytes> gpu;
   Going going;
   std::vector<Way> ways;
@@ -107,27 +125,50 @@ Result<Way> way_of(std::string name, const Answer& answer, const MakeAllocator& 
   return way;
 }
 
-Result<Answer> answer_of(suite::Program program, std::optional<Bytes> gpu, ProgressBar& bar) {
-  Answer answer{.program = std::move(program), .gpu = gpu, .going = {}, .ways = {}};
+// With its own settings the program held, or failed for want of, what the file shows: the model
+// knows nothing of blocks and segments that were gone before the file begins.
+void heed(const Recorded& recorded, const std::optional<Bytes>& gpu, Way& way) {
+  way.name += " (recorded so)";
+  way.held = std::max(way.held, recorded.held);
+  if (!gpu || *gpu > recorded.ran_out_of) return;
+  way.fits = false;
+  way.may_grow.reset();
+}
+
+Result<Answer> answer_of(suite::Program program, Recorded recorded, std::optional<Bytes> gpu,
+                         ProgressBar& bar) {
+  Answer answer{.program = std::move(program),
+                .recorded = std::move(recorded),
+                .gpu = gpu,
+                .going = {},
+                .ways = {}};
   answer.going = going_of(answer.program);
-  const auto torch = [](bool expandable, Bytes max_split) {
-    return [=](Bytes limit) {
-      return suite::torch_model_kind(
-          {.expandable_segments = expandable, .max_split = max_split, .limit = limit});
-    };
-  };
-  const Bytes whole = suite::TorchSettings{}.max_split;
-  const std::pair<const char*, MakeAllocator> ways[] = {
-      {"PyTorch", torch(false, whole)},
-      {"PyTorch, max_split_size_mb:128", torch(false, 128_MiB)},
-      {"PyTorch, expandable_segments:True", torch(true, whole)},
-      {"Weir", [](Bytes limit) { return suite::weir_heap_kind(limit); }}};
-  for (const auto& [name, make] : ways) {
-    bar.update(1 + answer.ways.size(), 1 + std::size(ways));
-    Result<Way> way = way_of(name, answer, make);
+  std::vector<suite::TorchSettings> settings = {
+      {}, {.max_split = 128_MiB}, {.expandable_segments = true}};
+  const suite::TorchSettings own{.expandable_segments = answer.recorded.expandable_segments,
+                                 .max_split = answer.recorded.max_split};
+  const auto is_own = [&](const auto& each) { return answer.recorded.has_settings(each); };
+  if (is_own(own) && std::ranges::none_of(settings, is_own)) settings.push_back(own);
+  for (const suite::TorchSettings& each : settings) {
+    bar.update(1 + answer.ways.size(), 2 + settings.size());
+    std::string name = "PyTorch";
+    if (each.expandable_segments) name += ", expandable_segments:True";
+    if (each.max_split != suite::TorchSettings{}.max_split) {
+      name += fmt::format(", max_split_size_mb:{}", each.max_split / 1_MiB);
+    }
+    Result<Way> way = way_of(name, answer, [each](Bytes limit) {
+      suite::TorchSettings limited = each;
+      limited.limit = limit;
+      return suite::torch_model_kind(limited);
+    });
     if (!way) return way.error();
+    if (is_own(each)) heed(answer.recorded, gpu, *way);
     answer.ways.push_back(*std::move(way));
   }
+  Result<Way> weir =
+      way_of("Weir", answer, [](Bytes limit) { return suite::weir_heap_kind(limit); });
+  if (!weir) return weir.error();
+  answer.ways.push_back(*std::move(weir));
   return answer;
 }
 
@@ -137,8 +178,14 @@ bool fits_somehow(const Answer& answer) {
 
 std::string fit_text(const Answer& answer) {
   const suite::Program& program = answer.program;
-  std::string text = fmt::format("{} needs {} at its peak", printable(program.name),
-                                 in_words(program.needs.peak_live));
+  const Recorded& recorded = answer.recorded;
+  const std::string devices = devices_text(recorded.origin);
+  std::string text = printable(program.name) + (devices.empty() ? "" : " (" + devices + ")");
+  const std::string live = in_words(program.needs.peak_live);
+  text += recorded.shows_peak
+              ? fmt::format(" needs {} at its peak", live)
+              : fmt::format(" has {} live at the file's beginning, and may have had more before it",
+                            live);
   if (answer.going.at_peak > 0_B) {
     text += fmt::format(", {} of it for blocks that come and go", in_words(answer.going.at_peak));
   }
@@ -170,16 +217,34 @@ std::string fit_json(const Answer& answer) {
                {"going_bytes", answer.going.at_peak.count},
                {"allocators", std::move(ways)}};
   if (answer.gpu) json["gpu_bytes"] = answer.gpu->count;
+  json["shows_peak"] = answer.recorded.shows_peak;
+  if (!answer.recorded.origin.devices.empty()) {
+    json["device_in_file"] = answer.recorded.origin.device;
+  }
+  if (answer.recorded.held > 0_B) json["recorded_held_bytes"] = answer.recorded.held.count;
   return json_text(json);
 }
 
 Result<Answer> answer_to(const FitCommand& command, std::optional<Bytes> gpu) {
   ProgressBar bar("replaying " + command.file, true);
   const auto fifth = [&](std::uint64_t done, std::uint64_t all) { bar.update(done, 5 * all); };
-  Result<suite::Program> program = suite::read_program(
-      command.file, {.device = command.device, .with_failed = true, .progress = fifth});
-  if (!program) return program.error();
-  return answer_of(*std::move(program), gpu, bar);
+  const Result<RecordedTrace> trace = read_any_trace(command.file, command.device, fifth);
+  if (!trace) return trace.error();
+  suite::Program program = suite::program_of(*trace, suite::program_name(command.file), true);
+  const PytorchTrace& file = trace->snapshot;
+  const auto peak = std::ranges::max_element(program.live) - program.live.begin();
+  Recorded recorded{.origin = {.device = file.device},
+                    .shows_peak = std::cmp_greater_equal(peak, file.stacks.early_blocks),
+                    .expandable_segments = file.expandable_segments,
+                    .max_split = file.max_split.value_or(suite::TorchSettings{}.max_split),
+                    .held = {},
+                    .ran_out_of = {}};
+  if (!file.devices.empty()) {
+    recorded.held = file.devices[static_cast<std::size_t>(file.device)].peak_reserved;
+  }
+  if (file.devices.size() > 1) recorded.origin.devices = file.devices;
+  if (file.held && file.failed_with) recorded.ran_out_of = file.held->reserved + *file.failed_with;
+  return answer_of(std::move(program), std::move(recorded), gpu, bar);
 }
 
 ExitCode run(const FitCommand& command) {
@@ -190,9 +255,11 @@ ExitCode run(const FitCommand& command) {
     const Result<Bytes> bytes = parse_bytes(command.gpu);
     if (!bytes)
       return exit_code_of(Error(bytes.error().code(), "--gpu: " + bytes.error().message()));
-    if (*bytes == 0_B) {
-      return exit_code_of(
-          Error(ErrorCode::invalid_argument, "--gpu: 0 B is no memory; leave it out to name none"));
+    if (*bytes < 1_MiB) {
+      return exit_code_of(Error(ErrorCode::invalid_argument,
+                                fmt::format("--gpu: {} is less than any GPU has; give a unit too, "
+                                            "such as 24GiB, or leave the option out",
+                                            in_words(*bytes))));
     }
     gpu = *bytes;
   }

@@ -186,7 +186,63 @@ TEST_F(BenchCommand, FitAnswersForProgramsOfAnySize) {
   for (const Json& each : fits["allocators"]) {
     EXPECT_TRUE(each["fits"].get<bool>()) << each;
   }
-  EXPECT_EQ(weir("fit --gpu 0 " + trace).code, 2);
+  for (const char* bytes : {"0", "24", "1023KiB"}) {
+    const Finished bare = weir(std::string("fit --gpu ") + bytes + " " + trace);
+    EXPECT_EQ(bare.code, 2) << bytes;
+    EXPECT_THAT(bare.err, HasSubstr("less than any GPU has; give a unit too, such as 24GiB"));
+  }
+}
+
+// One block of 10 MiB in a segment of 40 MiB, on the second of two devices; a request failed there.
+constexpr const char* kHeldMore = R"json({"segments": [
+  {"device": 0, "address": 4096, "total_size": 2097152, "stream": 0, "segment_type": "small",
+   "blocks": [{"size": 2097152, "state": "inactive"}]},
+  {"device": 1, "address": 1073741824, "total_size": 41943040, "stream": 0, "segment_type": "large",
+   "blocks": [{"size": 10485760, "state": "active_allocated"},
+              {"size": 31457280, "state": "inactive"}]}],
+ "device_traces": [[], [{"action": "oom", "size": 33554432, "device_free": 1048576, "stream": 0,
+                         "time_us": 5}]],
+ "allocator_settings": {"expandable_segments": SETTING, "max_split_size": -1}})json";
+
+// The model knows nothing of what PyTorch cached before the file begins; the file does.
+TEST_F(BenchCommand, FitClaimsNoLessThanTheFileShowsForTheSameSettings) {
+  for (const bool expandable : {false, true}) {
+    std::string snapshot = kHeldMore;
+    snapshot.replace(snapshot.find("SETTING"), 7, expandable ? "true" : "false");
+    const std::string file = write("held.json", snapshot);
+    const Json fits = Json::parse(weir("fit --gpu 41MiB --json " + file).out);
+    EXPECT_EQ(fits["recorded_held_bytes"], 40 << 20);
+    EXPECT_EQ(fits["device_in_file"], 1);
+    ASSERT_EQ(fits["allocators"].size(), 4U);
+    for (const Json& each : fits["allocators"]) {
+      const std::string name = each["allocator"];
+      const bool same = name.ends_with(" (recorded so)");
+      EXPECT_EQ(same, name.starts_with(expandable ? "PyTorch, expandable" : "PyTorch (")) << name;
+      if (!same) continue;
+      EXPECT_GE(each["peak_held_bytes"].get<std::uint64_t>(), 40U << 20) << name;
+      EXPECT_FALSE(each["fits"].get<bool>()) << "it failed there, with 41 MiB";
+    }
+    EXPECT_THAT(
+        weir("fit " + file).out,
+        StartsWith("held (device 1 of 2; --device shows 0 (held 2.00 MiB)) needs 42.0 MiB"));
+  }
+  std::string snapshot = kHeldMore;  // settings that no row has by default
+  snapshot.replace(snapshot.find("SETTING"), 7, "false");
+  snapshot.replace(snapshot.find("-1}"), 2, "209715200");
+  const Json fits = json_of(weir("fit --json " + write("own.json", snapshot)));
+  ASSERT_EQ(fits["allocators"].size(), 5U);
+  EXPECT_EQ(fits["allocators"][3]["allocator"], "PyTorch, max_split_size_mb:200 (recorded so)");
+}
+
+TEST_F(BenchCommand, FitOfOneMomentClaimsNoPeak) {
+  std::string snapshot = kHeldMore;
+  snapshot.replace(snapshot.find("SETTING"), 7, "false");
+  const std::size_t failure = snapshot.find("{\"action\"");
+  snapshot.erase(failure, snapshot.find("}", failure) + 1 - failure);
+  const std::string file = write("moment.json", snapshot);
+  EXPECT_EQ(json_of(weir("fit --json " + file))["shows_peak"], false);
+  EXPECT_THAT(weir("fit " + file).out,
+              AllOf(HasSubstr("has 10.0 MiB live at the file's"), Not(HasSubstr("peak"))));
 }
 
 TEST_F(BenchCommand, AFileThatCannotBeReadEndsNothing) {

@@ -6,16 +6,22 @@
 #include <string>
 
 #include "look/pickle_reader.h"
+#include "look/pytorch_trace.h"
 #include "replay/trace.h"
 #include "weir/result.h"
 
 namespace weir {
 
+// A trace, and what the file says beside it if it is a snapshot of PyTorch's, whose text is taken.
+struct RecordedTrace : Trace {
+  PytorchTrace snapshot;
+};
+
 // `path`: a trace, an RMM log, a recording, or a snapshot with its history that PyTorch pickled;
 // "-": standard input. `device`: of several in the file. `progress`: of reading a snapshot, the
 // part that takes long. The trace has the name that `path` gives. Errors: invalid_input, naming the
 // file, what is wrong and the remedy: of a snapshot of Weir's too, which holds one moment.
-Result<Trace> read_any_trace(const std::string& path, std::optional<int> device = {},
-                             const Pickle::Progress& progress = {});
+Result<RecordedTrace> read_any_trace(const std::string& path, std::optional<int> device = {},
+                                     const Pickle::Progress& progress = {});
 
 }  // namespace weir

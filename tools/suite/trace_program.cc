@@ -106,11 +106,14 @@ Program program_of(const Trace& trace, std::string name, bool with_failed) {
   return program;
 }
 
-Result<Program> read_program(const std::string& path, const ReadOptions& options) {
-  const Result<Trace> trace = read_any_trace(path, options.device, options.progress);
-  if (!trace) return trace.error();
+Result<Program> read_program(const std::string& path) {
+  const Result<RecordedTrace> trace = read_any_trace(path);
+  return trace ? program_of(*trace, program_name(path)) : Result<Program>(trace.error());
+}
+
+std::string program_name(const std::string& path) {
   const std::string file = std::filesystem::path(path).filename();
-  return program_of(*trace, file.substr(0, file.find('.', 1)), options.with_failed);
+  return file.substr(0, file.find('.', 1));
 }
 
 }  // namespace weir::suite
