@@ -161,6 +161,14 @@ class Dropped(PageTest):
         snapshot["device_traces"][0][0]["time_us"] = time
         return pickle.dumps(snapshot, protocol=4)
 
+    def test_a_device_without_segments_is_said_to_be_one(self):
+        snapshot = self.snapshot()
+        snapshot["segments"] = []
+        self.take(self.file("events.json", json.dumps(snapshot).encode()))
+        self.assertIn("The file has no segments of device 0: what PyTorch held is not known.", self.text(".verdict"))
+        self.assertIn("Out of memory: a request of 250 MiB failed", self.text(".failure"))
+        self.assertNotIn("-1", self.text(".facts"))
+
     def test_segments_of_a_device_without_a_history_are_shown(self):
         snapshot = self.snapshot()
         snapshot["device_traces"] = []

@@ -176,14 +176,12 @@ Diff diff_of(const Report& before, const Report& after) {
   Diff diff{before.source, after.source, {}};
   diff.groups.push_back(peaks(before, after));
   diff.groups.push_back(fragmentation(before, after));
-  diff.groups.push_back(
-      shares("by_stream", "live at its peak, by stream", a.by_stream, b.by_stream, nth));
-  diff.groups.push_back(
-      shares("by_pool", "live at its peak, by graph pool", a.by_pool, b.by_pool, nth));
-  diff.groups.push_back(shares("by_size", "live at its peak, by size", a.by_size, b.by_size,
+  diff.groups.push_back(shares("by_stream", "most live, by stream", a.by_stream, b.by_stream, nth));
+  diff.groups.push_back(shares("by_pool", "most live, by graph pool", a.by_pool, b.by_pool, nth));
+  diff.groups.push_back(shares("by_size", "most live, by size", a.by_size, b.by_size,
                                [](const Share& share, bool) { return share.name; }));
   diff.groups.push_back(shares(
-      "by_stack", "live at its peak, by where it was allocated", a.by_stack, b.by_stack,
+      "by_stack", "most live, by where it was allocated", a.by_stack, b.by_stack,
       [&](const Share& share, bool first) { return stack_key(first ? before : after, share); }));
   diff.groups.push_back(waits(before, after));
   diff.groups.push_back(counts(before, after));

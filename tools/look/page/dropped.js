@@ -284,13 +284,14 @@ function ofSnapshot(snapshot, source) {
       /^segment_(free|unmap)$/.test(action)                               ? -size :
                                                                             0;
   let held = d3.sum(segments, (segment) => segment.total_size) - d3.sum(events, change);
-  builder.reserved.push([0, held]);
+  const isHeldKnown = held >= 0;  // else segments of the device are missing
+  if (isHeldKnown) builder.reserved.push([0, held]);
   for (const event of events) {
     const {action, addr, size, stream, frames, time_us: time, device_free: free} = event;
     if (builder.hasTimes) builder.now = Math.max(builder.now, (time - events[0].time_us) * 1000);
     if (action === 'alloc') builder.allocate(addr, size, stream ?? 0, frames);
     if (action.startsWith('free')) builder.free(addr);
-    if (change(event) !== 0) builder.reserved.push([builder.now, held += change(event)]);
+    if (change(event) !== 0 && isHeldKnown) builder.reserved.push([builder.now, held += change(event)]);
     if (action === 'oom')
       builder.failed = {
         bytes: size, time: builder.now, step: builder.step.length - 1, stack: builder.stack(frames ?? []), free
@@ -298,6 +299,9 @@ function ofSnapshot(snapshot, source) {
   }
   const all = snapshot.device_traces.length;
   const recording = builder.recording(source, 'PyTorch memory snapshot');
+  // The panel shows the first, and those from the third on.
+  if (!isHeldKnown)
+    recording.origin.verdict[2] = `The file has no segments of device ${device}: what PyTorch held is not known.`;
   if (all > 1) recording.origin.devices = `device ${device} of ${all}`;
   return recording;
 }
