@@ -130,7 +130,7 @@ struct SimDevice::Impl {
   const SimOptions options;
   std::atomic<std::int64_t> clock = 0;
   sim::Calls calls;
-  sim::RaceChecker checker;
+  sim::RaceChecker checker{options.check_races};
   sim::Memory memory;
   sim::Streams streams;
   sim::Captures captures;

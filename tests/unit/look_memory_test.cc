@@ -184,6 +184,23 @@ TEST_F(LookMemory, OfAReportIsLittle) {
   });
 }
 
+// Streams that never hear of each other.
+TEST_F(LookMemory, OfAReportGrowsNoFasterThanTheStreams) {
+  const auto measured = [this](int streams) {
+    std::ofstream trace(program_);
+    for (int i = 0; i < streams; ++i) {
+      trace << "a " << i << " 4096 " << i << " 0\nr " << i << " 4096 " << i << " 0\n";
+    }
+    trace.close();
+    const std::size_t before = most_allocated = allocated;
+    const Result<Loaded> recording = load(program_);
+    EXPECT_TRUE(recording.ok());
+    if (recording.ok()) (void)report_text(report_of(*recording));
+    return static_cast<double>(most_allocated - before);
+  };
+  EXPECT_LT(measured(8000), 5 * measured(2000)) << "four times as many streams";
+}
+
 TEST_F(LookMemory, OfConvertingIsLittle) {
   expect_little([this] { ASSERT_TRUE(convert_to_trace(program_, folder_ / "out").ok()); });
 }

@@ -119,7 +119,7 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
   const Bytes memory = std::max(SimOptions{}.memory, round_up(trace.peak_live * 2, 1_GiB));
   // The file's clock is the only one where it says when blocks came and requests failed.
   const std::unique_ptr<ReplayDevice> device =
-      make_sim_replay_device(memory, stacks.of_block.empty());
+      make_sim_replay_device(memory, stacks.of_block.empty(), false);
   recording.device = device->device().name();
   if (const Result<MemoryInfo> memory = device->memory(); memory.ok()) {
     recording.device_bytes = memory->total;

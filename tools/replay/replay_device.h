@@ -57,9 +57,10 @@ class ReplayDevice {
 };
 
 // The simulated device. Its races are what the happens-before checker finds.
-// `timed`: its calls cost the host time, so that events come later than in the trace.
+// `timed`: its calls cost the host time, so that events come later than in the trace. `checked`:
+// for races, for which memory grows with the square of the streams that wait for each other.
 std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory = SimOptions{}.memory,
-                                                     bool timed = true);
+                                                     bool timed = true, bool checked = true);
 
 // The first CUDA device. With `verify`, blocks are filled with patterns, and each byte found
 // changed counts as a race; without, the program does no work, and nobody looks for races. Errors:

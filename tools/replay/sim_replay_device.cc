@@ -12,8 +12,8 @@ namespace {
 
 class SimReplayDevice final : public ReplayDevice {
  public:
-  SimReplayDevice(Bytes memory, const CostModel& costs)
-      : sim_(SimOptions{.memory = memory, .costs = costs}) {}
+  SimReplayDevice(Bytes memory, const CostModel& costs, bool checked)
+      : sim_(SimOptions{.memory = memory, .check_races = checked, .costs = costs}) {}
   std::string_view name() const override { return "sim"; }
   MeteredDevice& device() override { return metered_; }
 
@@ -67,10 +67,10 @@ class SimReplayDevice final : public ReplayDevice {
 
 }  // namespace
 
-std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory, bool timed) {
+std::unique_ptr<ReplayDevice> make_sim_replay_device(Bytes memory, bool timed, bool checked) {
   using Zeros = std::array<std::int64_t, sizeof(CostModel) / sizeof(Nanoseconds)>;
-  return std::make_unique<SimReplayDevice>(memory,
-                                           timed ? CostModel{} : std::bit_cast<CostModel>(Zeros{}));
+  return std::make_unique<SimReplayDevice>(
+      memory, timed ? CostModel{} : std::bit_cast<CostModel>(Zeros{}), checked);
 }
 
 }  // namespace weir
