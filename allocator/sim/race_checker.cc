@@ -69,12 +69,12 @@ StreamIndex RaceChecker::add_stream(std::uint64_t id, ContextIndex context) {
     ended_.erase(over);
     const std::uint64_t epoch = streams_[index].clock[index] + 1;
     streams_[index] = {.id = id, .context = context};
-    streams_[index].clock.set(index, epoch);
+    if (orders_) streams_[index].clock.set(index, epoch);
     return index;
   }
   const auto index = static_cast<StreamIndex>(streams_.size());
   streams_.push_back({.id = id, .context = context});
-  streams_.back().clock.set(index, 1);
+  if (orders_) streams_.back().clock.set(index, 1);
   return index;
 }
 
