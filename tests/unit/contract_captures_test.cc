@@ -171,6 +171,19 @@ TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureMayEndWithIt) {
   binding.close(false);
 }
 
+TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureIsNotAskedOnceItIsRetired) {
+  const Stream origin = device_.new_stream();
+  PoolBinding binding = announce(*open_pool(), origin);
+  begin_unannounced(origin);
+  end_and_destroy(origin);
+  EXPECT_TRUE(heap_.retire(origin).ok());
+  EXPECT_TRUE(device_.destroy_stream(origin).ok());
+  free(written(kBlock, s_, kLong));
+  free(written(kBlock, t_));
+  EXPECT_TRUE(heap_.trim().ok());
+  binding.close(false);
+}
+
 TEST_F(UntoldCaptures, AStreamThatWasCapturedOnceIsAskedEverAfter) {
   GraphPool* pool = open_pool();
   Captured captured = capture(*pool, m_, [] { return nullptr; });  // asks for no memory

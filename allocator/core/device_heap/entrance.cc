@@ -197,9 +197,10 @@ void Entrance::settle(bool goes_on) {
 }
 
 // The thread that closes it is the capture's own, or the capture has ended: so its number may be
-// asked for.
+// asked for; but not of a stream that was retired, whose handle may be nobody's any more.
 void Entrance::unbind(std::uint64_t binding, bool keep, bool origin_lives) {
-  if (const auto origin = bindings_.origin_to_ask(binding, origin_lives)) {
+  const auto origin = bindings_.origin_to_ask(binding, origin_lives);
+  if (origin && !pools_.own().timelines().retired(*origin)) {
     const Result<CaptureInfo> info = device_.capture_info(*origin);
     if (info && info->status != CaptureInfo::Status::none) {
       bindings_.note_goes_on(binding, info->id);
