@@ -46,7 +46,7 @@ void Oracle::Gauges::move(const Block& block, int direction) {
 }
 
 void Oracle::allocated(void* block, Bytes requested, Stream stream, HeapId heap) {
-  const Block entry{requested, {(requested.count + 511) / 512 * 512}, stream.id, heap};
+  const Block entry{requested, {(requested.count + 511) / 512 * 512}, stream.id, heap, {}};
   blocks_[Address::of(block).value] = entry;
   all_.move(entry, 1);
   by_heap_[heap].move(entry, 1);
@@ -57,6 +57,11 @@ void Oracle::deallocated(void* block) {
   all_.move(entry->second, -1);
   by_heap_[entry->second.heap].move(entry->second, -1);
   blocks_.erase(entry);
+}
+
+void Oracle::used(void* block, Stream user) {
+  Block& entry = blocks_.at(Address::of(block).value);
+  if (user.id != entry.stream) entry.users.insert(user.id);
 }
 
 std::vector<std::string> Oracle::check(const DeviceHeap& heap, const SimDevice& device) const {
@@ -128,6 +133,9 @@ Bytes Oracle::check_snapshot(const DeviceHeap& heap, const Pages& pages,
     expect_equal("requested", info.requested.count, block->second.requested.count, complaints);
     expect_equal("stream of a block", info.stream, block->second.stream, complaints);
     expect_equal("heap of a block", info.heap.value, block->second.heap.value, complaints);
+    if (std::set(info.waits_for.begin(), info.waits_for.end()) != block->second.users) {
+      complaints.push_back(words("block ", hex(info.address.value), " waits for other streams"));
+    }
   }
 
   check_pages(snapshot.pages, pages, complaints);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,10 @@ class Oracle {
  public:
   struct Block {
     Bytes requested;
-    Bytes bytes;               // rounded up as the contract says
-    std::uint64_t stream = 0;  // Stream::id
-    HeapId heap;               // that the device heap says it is of
+    Bytes bytes;                    // rounded up as the contract says
+    std::uint64_t stream = 0;       // Stream::id
+    HeapId heap;                    // that the device heap says it is of
+    std::set<std::uint64_t> users;  // streams beside its own that were named for it
   };
 
   // Asleep no block has memory; partly asleep (a call failed on the way) any block may lack some.
@@ -30,6 +32,8 @@ class Oracle {
   void set_memory(Memory memory) { memory_ = memory; }
   void allocated(void* block, Bytes requested, Stream stream, HeapId heap);
   void deallocated(void* block);
+  // fence() or record_stream() named the stream.
+  void used(void* block, Stream user);
   void ran_out_of_memory() { ++out_of_memory_; }
 
   const std::map<std::uint64_t, Block>& blocks() const { return blocks_; }  // by address

@@ -322,7 +322,7 @@ class Run {
     }
     if (named.empty()) return;
     if (!succeeds("fence", [&] { return heap_->fence(named, user); })) return;
-    for (LiveBlock* const block : fenced) block->unfenced.erase(user.id);
+    for (LiveBlock* const block : fenced) note_fenced(*block, user);
   }
 
   void record_stream(const Operation& operation) {
@@ -340,7 +340,8 @@ class Run {
     for (const Stream& user : streams_) {
       if (block.unfenced.count(user.id) == 0 || block.recorded.count(user.id) > 0) continue;
       if (!succeeds("fence", [&] { return heap_->fence(block.pointer, user); })) return;
-      block.unfenced.erase(user.id);
+      note_fenced(block, user);
+    oracle_.used(found->second.pointer, user);
     }
   }
 
@@ -351,6 +352,11 @@ class Run {
     fence_what_needs_it(block);
     if (failed()) return;
     if (!succeeds("deallocate", [&] { return heap_->deallocate(block.pointer); })) return;
+  void note_fenced(LiveBlock& block, Stream user) {
+    block.unfenced.erase(user.id);
+    oracle_.used(block.pointer, user);
+  }
+
     oracle_.deallocated(block.pointer);
     last_freed_ = block.pointer;
     forget_uses(block);
@@ -400,7 +406,7 @@ class Run {
       LiveBlock& block = entry.second;
       if (block.unfenced.count(old.id) == 0 || block.recorded.count(old.id) > 0) continue;
       if (!succeeds("fence", [&] { return heap_->fence(block.pointer, old); })) return;
-      block.unfenced.erase(old.id);
+      note_fenced(block, old);
     }
     if (!succeeds("retire", [&] { return heap_->retire(old); })) return;
     (void)own([&] { return sim_.destroy_stream(old); });
