@@ -234,7 +234,7 @@ class Run {
   void allocate(const Operation& operation) {
     if (is_asleep_) return allocate_asleep(operation);
     const Stream stream = streams_[operation.stream];
-    const std::uint64_t held = sim_.physical_bytes().count;
+    const std::uint64_t held = sim_.physical_bytes().count, host_waits = sim_.host_waits();
     ++result_.allocations;
     Result<void*> block = heap_->allocate(operation.bytes, stream);
     if (!block.ok() && block.error().code() == ErrorCode::device) {
@@ -244,6 +244,7 @@ class Run {
     }
     const std::uint64_t holds = sim_.physical_bytes().count;
     if (limit_ > 0_B && holds > held && holds > limit_.count) complain("grew beyond its limit");
+    if (sim_.host_waits() != host_waits && lets_the_gpu_wait()) complain("the host waited");
     if (!block.ok()) return refused(operation.bytes, block.error());
     if (operation.bytes == 0_B) {
       if (*block != nullptr) complain("zero bytes got a block");
@@ -259,6 +260,12 @@ class Run {
     live.owner = stream;
     add_use(live, stream, true);
     blocks_.emplace(operation.id, std::move(live));
+  }
+
+  // Then the host need not wait for work: it gains no memory that the GPU's waits do not.
+  bool lets_the_gpu_wait() const {
+    return program_.kind == MemoryKind::pages && program_.reuse != ReusePolicy::no_wait &&
+           program_.most_mappings == Program::kPlentyOfMappings;
   }
 
   void refused(Bytes bytes, const Error& error) {
