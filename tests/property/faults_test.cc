@@ -41,7 +41,9 @@ TEST_P(FaultSweep, LeavesTheHeapSoundAndTheProgramGoesOn) {
   std::uint64_t tried = 0;
   const bool plain =
       GetParam() == DeviceCall::allocate_segment || GetParam() == DeviceCall::free_segment;
-  for (const std::uint64_t seed : {11, 12, 13}) {
+  // A program gives little memory back, and seldom in a trim.
+  const bool gives_back = GetParam() == DeviceCall::unmap || GetParam() == DeviceCall::release;
+  for (std::uint64_t seed = 11; seed < (gives_back ? 41 : 14); ++seed) {
     const Program program =
         random_program(seed, {.operations = 250,
                               .least_memory = 48_MiB,

@@ -341,6 +341,7 @@ class Run {
       return;
     }
     found->second.recorded.insert(user.id);
+    oracle_.used(found->second.pointer, user);
   }
 
   void fence_what_needs_it(LiveBlock& block) {
@@ -348,8 +349,12 @@ class Run {
       if (block.unfenced.count(user.id) == 0 || block.recorded.count(user.id) > 0) continue;
       if (!succeeds("fence", [&] { return heap_->fence(block.pointer, user); })) return;
       note_fenced(block, user);
-    oracle_.used(found->second.pointer, user);
     }
+  }
+
+  void note_fenced(LiveBlock& block, Stream user) {
+    block.unfenced.erase(user.id);
+    oracle_.used(block.pointer, user);
   }
 
   void deallocate(std::uint32_t id) {
@@ -359,11 +364,6 @@ class Run {
     fence_what_needs_it(block);
     if (failed()) return;
     if (!succeeds("deallocate", [&] { return heap_->deallocate(block.pointer); })) return;
-  void note_fenced(LiveBlock& block, Stream user) {
-    block.unfenced.erase(user.id);
-    oracle_.used(block.pointer, user);
-  }
-
     oracle_.deallocated(block.pointer);
     last_freed_ = block.pointer;
     forget_uses(block);
@@ -393,6 +393,7 @@ class Run {
 
   void trim(Bytes keep) {
     const Bytes held = sim_.physical_bytes();
+    const bool refused_before = has_refused();
     Bytes given_back;
     const bool done = succeeds("trim", [&]() -> Status {
       const Result<Bytes> result = heap_->trim(keep);
@@ -405,6 +406,16 @@ class Run {
     if (result_.errors == 0 && held - sim_.physical_bytes() != given_back) {
       complain("trim gave back other than it said");
     }
+    if (result_.errors == 0 && has_refused() != refused_before && sim_.physical_bytes() > keep) {
+      complain("trim did not say that the device kept memory");
+    }
+  }
+
+  // Has the scripted fault come, and was it a refusal to take memory back?
+  bool has_refused() const {
+    if (!options_.fault) return false;
+    const auto [kind, nth, code] = *options_.fault;
+    return (kind == DeviceCall::unmap || kind == DeviceCall::release) && sim_.calls(kind) >= nth;
   }
 
   void retire(std::uint32_t slot) {
