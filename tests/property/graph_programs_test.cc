@@ -48,6 +48,7 @@ class GraphProgram {
       graphs.clear();
     }
     drop_all();
+    EXPECT_EQ(pool.statistics().graphs, graphs.size());
     EXPECT_EQ(pool.statistics().live_blocks, 0u);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
     device_.finish();
@@ -84,8 +85,11 @@ class GraphProgram {
     deferred_ += pool.statistics().deferred;
     for (std::size_t i = 1; i < forked_; ++i) order(i, 0);
     for (Live& each : live_) each.last = 0;
+    const bool makes_none = chance(16);
+    if (makes_none) device_.fail(DeviceCall::instantiate, 1);
     Result<Graph> graph = capture->end();
-    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    ASSERT_EQ(graph.ok(), !makes_none) << (graph.ok() ? "" : graph.error().message());
+    if (makes_none) return;
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       wrong_reads_ += device_.replay_in_random_order(graph->graph(), seed);
     }
