@@ -82,6 +82,34 @@ TEST_F(CoreFaults, ABlockWhoseUserIsCapturedIsFreedAfterTheCapture) {
   EXPECT_FALSE(heap_.find(x).has_value());
 }
 
+TEST_F(CoreFaults, BlocksThatACapturedStreamUsesTogetherAreFreedAfterTheCapture) {
+  void* const both[] = {allocate(heap_, kBlock, a_), allocate(heap_, 100_KiB, a_)};
+  GraphPool pool(heap_);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, b_);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  const Status fenced = heap_.fence(both, b_);
+  EXPECT_TRUE(fenced.ok()) << fenced.error().message();
+  for (void* const block : both) free(heap_, block);
+  for (void* const block : both) EXPECT_TRUE(heap_.find(block).has_value());
+  EXPECT_TRUE(capture->end().ok());
+  free(heap_, allocate(heap_, 1_MiB, c_));
+  for (void* const block : both) EXPECT_FALSE(heap_.find(block).has_value());
+}
+
+TEST_F(CoreFaults, ACaptureThatMakesNoGraphKeepsNoMemory) {
+  GraphPool pool(heap_);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  void* const x = allocate(heap_, kBlock, a_);
+  write(a_, x, kBlock);
+  free(heap_, x);
+  device_.fail(DeviceCall::instantiate, 1);
+  EXPECT_FALSE(capture->end().ok());
+  EXPECT_EQ(pool.statistics().graphs, 0u);
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
 TEST_F(CoreFaults, AStreamThatIsAnotherInEachThreadIsRefused) {
   void* const per_thread = Address{2}.pointer();
   const Result<Stream> stream = heap_.stream(per_thread);
@@ -164,6 +192,19 @@ TEST_F(CoreFaults, PagesThatAreHeldAreNotLostWhereMoreCantBeHad) {
   EXPECT_EQ(Bytes{heap_.statistics().reserved_bytes.current}, held) << "they serve";
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+// What it would have used was never in use: memory that is free serves before new memory does.
+TEST_F(CoreFaults, ARequestThatTheDeviceRefusedIsNoReasonToHoldMore) {
+  void* const x = allocate(heap_, kBlock, a_);
+  write(a_, x, kBlock, 10_ms);
+  device_.fail(DeviceCall::create, 1);
+  EXPECT_FALSE(heap_.allocate(kBlock * 16, a_).ok());
+  free(heap_, x);
+  void* const y = allocate(heap_, kBlock / 2, b_);
+  write(b_, y, kBlock / 2);
+  EXPECT_EQ(Bytes{heap_.statistics().reserved_bytes.current}, kBlock);
+  free(heap_, y);
 }
 
 // The host waits for the recorded stream too, before the capture begins.
