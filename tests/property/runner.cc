@@ -187,7 +187,14 @@ class Run {
     }
     oracle_.set_memory(Oracle::Memory::partly_asleep);
     const bool asleep = succeeds("sleep", [&]() -> Status {
+      const SimLive before = sim_.live();
       const Result<SleepReport> slept = heap_->tags().sleep();
+      const bool took_nothing =
+          sim_.live().handles == before.handles && sim_.live().mappings == before.mappings;
+      if (!slept && !is_asleep_ && took_nothing &&
+          heap_->tags().list().front().state != TagState::awake) {
+        complain("a sleep that failed, and took nothing, left the memory asleep");
+      }
       return slept ? Status{} : Status(slept.error());
     });
     if (!asleep) return;
