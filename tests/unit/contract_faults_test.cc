@@ -298,6 +298,30 @@ TEST_F(CoreFaults, MemoryOfAGraphThatIsNotWatchedStaysUntilItsLaunchIsDone) {
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
 }
 
+// The block lies in pieces: each piece is what the launch uses.
+TEST_F(CoreFaults, MemoryOfAStitchedBlockStaysUntilTheLaunchOfItsGraphIsDone) {
+  GraphPool pool(heap_);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(allocate(heap_, 8_MiB, a_));
+  for (const int i : {0, 2}) free(heap_, blocks[i]);
+  void* const x = allocate(heap_, 16_MiB, a_);
+  EXPECT_EQ(pool.statistics().reserved_bytes, 32_MiB) << "x lies in the two gaps";
+  write(a_, x, 16_MiB, 50_ms);
+  for (const int i : {1, 3}) free(heap_, blocks[i]);
+  Result<Graph> graph = capture->end();
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  ASSERT_TRUE(graph->launch(b_).ok());
+  graph = Graph();
+  free(heap_, x);
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(device_.race_count(), 0u) << "the launch runs";
+  device_.finish();
+  EXPECT_TRUE(heap_.trim().ok());
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
 // Idle memory of a pool could not go when the limit was lowered, as its last use ran still.
 TEST_F(CoreFaults, IdleMemoryOfAPoolGoesWithTheNextFreeAboveTheLimit) {
   void* const beside = allocate(heap_, 1_MiB, a_);
