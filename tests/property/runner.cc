@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "observe/statistics_fold.h"
 #include "tests/property/oracle.h"
@@ -186,9 +187,13 @@ class Run {
       }
     }
     oracle_.set_memory(Oracle::Memory::partly_asleep);
+    // Copies of an immutable tag serve the next sleep too, unless the program says otherwise.
+    SleepOptions how;
+    how.contents = step_ % 2 == 0 ? SleepContents::immutable : SleepContents::backup;
+    if (std::exchange(wrote_, false)) (void)heap_->tags().declare_changed(kDefaultTag);
     const bool asleep = succeeds("sleep", [&]() -> Status {
       const SimLive before = sim_.live();
-      const Result<SleepReport> slept = heap_->tags().sleep();
+      const Result<SleepReport> slept = heap_->tags().sleep(how);
       const bool took_nothing =
           sim_.live().handles == before.handles && sim_.live().mappings == before.mappings;
       if (!slept && !is_asleep_ && took_nothing &&
@@ -318,6 +323,7 @@ class Run {
         operation.write ? Writes(block.pointer, block.bytes) : Reads(block.pointer, block.bytes);
     const Status status = sim_.launch(stream, access, operation.duration);
     if (!status.ok()) return complain("launch: " + status.error().message());
+    wrote_ = wrote_ || operation.write;
     if (!(stream == block.owner)) block.unfenced.insert(stream.id);
     // A write is ordered after all uses before it, and so stands for them.
     if (operation.write) forget_uses(block);
@@ -466,6 +472,7 @@ class Run {
   std::map<std::uint32_t, LiveBlock> blocks_;
   Bytes limit_;
   bool is_asleep_ = false;
+  bool wrote_ = false;  // since memory slept last
   void* last_freed_ = nullptr;
   std::size_t step_ = 0;
   RunResult result_;
