@@ -223,6 +223,7 @@ class Run {
       return woken ? Status{} : Status(woken.error());
     });
     if (!awake) return;
+    if (limit_ > 0_B && sim_.physical_bytes() > limit_) complain("woke beyond its limit");
     is_asleep_ = false;
     oracle_.set_memory(Oracle::Memory::awake);
     for (const auto& [id, block] : blocks_) {
