@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -108,6 +109,40 @@ TEST_F(CoreFaults, ACaptureThatMakesNoGraphKeepsNoMemory) {
   EXPECT_EQ(pool.statistics().graphs, 0u);
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
+// Though the capture's binding is open still.
+TEST_F(CoreFaults, ABlockThatACaptureUsedIsFreedByTheRequestThatFindsItOver) {
+  void* const x = allocate(heap_, kBlock, b_);
+  GraphPool pool(heap_);
+  Result<PoolBinding> binding = pool.capture([&](Stream asking) { return asking == a_; }, a_);
+  ASSERT_TRUE(binding.ok()) << binding.error().message();
+  begin_capture(a_);
+  free(heap_, allocate(heap_, 1_MiB, a_));
+  ASSERT_TRUE(heap_.fence(x, a_).ok());
+  free(heap_, x);
+  expect_whole(a_);
+  EXPECT_TRUE(heap_.find(x).has_value());
+  free(heap_, allocate(heap_, 1_MiB, c_));
+  EXPECT_FALSE(heap_.find(x).has_value());
+  binding->close();
+}
+
+// The device has no event for it now: the block takes its fence when it is freed.
+TEST_F(CoreFaults, AUseThatCantBeFencedNowIsFencedByTheFree) {
+  void* const x = allocate(heap_, kBlock, a_);
+  write(b_, x, kBlock, 10_ms);
+  const void* const inside[] = {static_cast<char*>(x) + 1};
+  device_.fail(DeviceCall::record, 1);
+  const Result<std::optional<Fence>> fence = heap_.fence_use(inside, b_, /*exact=*/false);
+  ASSERT_TRUE(fence.ok()) << fence.error().message();
+  EXPECT_FALSE(fence->has_value());
+  free(heap_, x);
+  void* const y = allocate(heap_, kBlock, a_);
+  EXPECT_EQ(y, x);
+  write(a_, y, kBlock);
+  EXPECT_EQ(device_.race_count(), 0u);
+  free(heap_, y);
 }
 
 TEST_F(CoreFaults, AStreamThatIsAnotherInEachThreadIsRefused) {
