@@ -282,9 +282,16 @@ TEST_F(CoreFaults, ABlockOfACaptureThatAnEagerStreamUsesGoesBackAtItsEnd) {
   free(heap_, x);
   EXPECT_EQ(pool.statistics().deferred, 1u);
   EXPECT_NE(allocate(heap_, kBlock, a_), x);
-  EXPECT_TRUE(capture->end().ok());
+  const Result<Graph> graph = capture->end();
+  EXPECT_TRUE(graph.ok());
   EXPECT_EQ(pool.statistics().deferred, 0u);
   EXPECT_FALSE(heap_.find(x).has_value());
+  capture = CaptureScope::begin(pool, a_);
+  ASSERT_TRUE(capture.ok()) << capture.error().message();
+  EXPECT_EQ(allocate(heap_, kBlock, a_), x);
+  free(heap_, x);
+  EXPECT_EQ(pool.statistics().deferred, 0u) << "nobody eager uses the block of this capture";
+  EXPECT_TRUE(capture->end().ok());
 }
 
 // What one stream freed last serves the next, however often they take turns.
