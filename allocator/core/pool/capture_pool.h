@@ -2,9 +2,9 @@
 // A graph pool: a pool on the device of its captures, and what its captures and graphs hold of it.
 //
 // A stream has one heap here for both of its epochs, eager and captured, so that what a warm-up
-// freed serves the capture. A capture begins when the host has seen all eager work on the pool's
-// memory complete, and all that was captured is past once it has ended: so nothing of one epoch is
-// ever waited for in the other.
+// freed serves the capture. Under Trust::told a capture begins when the host has seen all eager
+// work on the pool's memory complete; else the program orders the two. And all that was captured is
+// past once it has ended: so nothing of one epoch is ever waited for in the other.
 //
 // Blocks that were not allocated in the capture that is going on may be in use by eager work, as
 // are those that an eager stream is said to use: when they are freed meanwhile, they go back at its

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a graph pool keeps what its graphs use: until they are gone, and their launches done. Of
-// graphs that Weir launches it knows the streams; others it watches (docs/decisions.md, 017).
+// graphs that Weir launches it knows the streams; under Trust::told it watches others
+// (docs/decisions.md, 017).
 //
 // Threads: none of its own; the graph pool's lock guards it.
 #pragma once

@@ -95,10 +95,11 @@ class DeviceHeap {
   // Gives the block back. Null is fine.
   //
   // The free is deferred to a later call while a capture lasts that was open when a captured stream
-  // was named for the block, or when the block was freed on a captured stream; while a stream that
-  // record_stream() named is being captured; and, under Trust::context, while the device refuses to
-  // record an event for such a stream. To deallocate the block again is an error (unknown_pointer).
-  // Until the free is done the block counts as live in statistics, snapshots and find().
+  // was named for the block, or when the block's own stream was captured at its free; while a
+  // stream that record_stream() named is being captured; and, under Trust::context, while the
+  // device refuses to record an event for such a stream. To deallocate the block again is an error
+  // (unknown_pointer). Until the free is done the block counts as live in statistics, snapshots and
+  // find().
   //
   // Errors: unknown_pointer; device (under Trust::told, no event could be recorded for a stream
   // that record_stream() named; or graph pools are in use, and the driver does not say whether the
