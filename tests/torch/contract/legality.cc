@@ -249,6 +249,15 @@ std::optional<Violation> Legality::check_pool_for_capture(const Step& step) cons
   if (pool == pools_.end()) return std::nullopt;
   if (pool->second.uses == 0) return illegal("the pool is gone");
   if (pool->second.graph != 0 || pool->second.by) return illegal("the pool is allocated from");
+  // Weir refuses it (docs/guarantees.md, captures that pause).
+  std::map<std::uint32_t, std::set<std::uint32_t>> streams;  // by capture
+  for (const auto& [number, each] : tensors_) {
+    if (each.pool != step.pool || !captured_elsewhere(each, 0)) continue;
+    std::set<std::uint32_t>& used_on = streams[each.world];
+    used_on.insert(each.stream);
+    used_on.insert(each.recorded.begin(), each.recorded.end());
+    if (used_on.size() > 1) return illegal("a capture that goes on used the pool on two streams");
+  }
   return std::nullopt;
 }
 

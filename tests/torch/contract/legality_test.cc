@@ -203,6 +203,29 @@ TEST(Legality, NothingWaitsWhileACaptureGoesOn) {
       capture, {order(kThird, kSide), allocate(1, kThird), order(kSide, kThird), end_capture(1)}));
 }
 
+TEST(Legality, APoolThatAnOpenCaptureUsedOnTwoStreamsTakesNoOther) {
+  const std::vector<Step> used = {{.kind = Kind::make_stream, .stream = 7},
+                                  begin_capture(1, kSide, 1),
+                                  order(kThird, kSide),
+                                  {.kind = Kind::pause_pool, .graph = 1},
+                                  {.kind = Kind::make_pool, .pool = 2},
+                                  {.kind = Kind::enter_pool, .pool = 2},
+                                  allocate(1, kSide),
+                                  {.kind = Kind::leave_pool, .pool = 2}};
+  const auto with_another = [](std::vector<Step> before) {
+    const std::vector<Step> rest = {
+        {.kind = Kind::begin_capture, .thread = 1, .stream = 7, .graph = 2, .pool = 2},
+        {.kind = Kind::end_capture, .thread = 1, .graph = 2},
+        {.kind = Kind::resume_pool, .graph = 1},
+        order(kSide, kThird),
+        end_capture(1)};
+    before.insert(before.end(), rest.begin(), rest.end());
+    return before;
+  };
+  EXPECT_TRUE(legal(used, with_another({})));
+  EXPECT_FALSE(legal(used, with_another({record(1, kThird)})));
+}
+
 TEST(Legality, TheHostWaitsForNoKernelThatWaitsForTheHost) {
   Step waits = {.kind = Kind::kernel, .stream = kSide, .flag = 1, .duration = kShort};
   const Step set{.kind = Kind::set_flag, .flag = 1};
