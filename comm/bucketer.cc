@@ -54,6 +54,7 @@ class Bucketer::Impl {
   Status check_tensor(std::size_t tensor) const;
   Status enter();
   Status launch(const Bucket& bucket);
+  Status launch_full();
   Status check_finished() const;
   void begin_step();
 
@@ -155,6 +156,10 @@ Status Bucketer::Impl::ready(std::size_t number) {
   ready_[number] = true;
   --bucket.missing;
   --missing_;
+  return launch_full();
+}
+
+Status Bucketer::Impl::launch_full() {
   while (launched_ < buckets_.size() && buckets_[launched_].missing == 0) {
     if (Status queued = launch(buckets_[launched_]); !queued) return queued;
     ++launched_;
@@ -206,6 +211,7 @@ Status Bucketer::Impl::finish() {
     }
   }
   if (Status all = check_finished(); !all) return all;
+  if (Status launched = launch_full(); !launched) return launched;
   if (last_) {
     if (Status waited = comm_->wait(stream_, *last_); !waited) return waited;
   }

@@ -360,5 +360,23 @@ TEST_F(CapturedBuckets, AreMadeBeforeTheCapture) {
   expect_ok(capture->end());
 }
 
+class UnpreparedBuckets : public test::CommRanks {
+ protected:
+  UnpreparedBuckets() : CommRanks(2, {}) { create(); }
+};
+
+TEST_F(UnpreparedBuckets, DoNotFinishAStepThatWasNotReduced) {
+  Rank& rank = *ranks_[0];
+  const std::vector<std::uint64_t> some{10};
+  Result<Bucketer> buckets = Bucketer::create(*rank.comm, some, DataType::float32, rank.compute);
+  expect_ok(buckets);
+  GraphPool pool(*rank.heap);
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
+  expect_ok(capture);
+  expect_error(buckets->ready(0), ErrorCode::capture, "call prepare() on every rank");
+  expect_error(buckets->finish(), ErrorCode::capture, "call prepare() on every rank");
+  expect_ok(capture->end());
+}
+
 }  // namespace
 }  // namespace weir

@@ -70,11 +70,11 @@ class Bucketer {
   // Reports that work queued so far wrote the tensor, and launches the buckets that can be
   // launched. Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the
   // step began eagerly, and the stream is being captured); those of Communicator::run(). If only
-  // the launch failed, the tensor is ready nonetheless, and the communicator has ended.
+  // the launch failed, the tensor is ready nonetheless, and finish() tries the launch again.
   Status ready(std::size_t tensor);
   // Ends the step: work queued from now on runs after all all-reduces. Errors: invalid_argument
   // (tensors are not ready: how many, and which; the step goes on); capture (the step is
-  // abandoned); device.
+  // abandoned); those of Communicator::run() (a bucket could not be launched); device.
   Status finish();
 
  private:
