@@ -58,6 +58,7 @@ struct Recorded {
   Bytes max_split;
   Bytes held;  // at most; zero: not known
   Bytes ran_out_of;
+  Bytes needs;  // at least, since a request failed; zero: none did
 
   bool has_settings(const suite::TorchSettings& settings) const {
     return held > 0_B && settings.expandable_segments == expandable_segments &&
@@ -129,8 +130,8 @@ Result<Way> way_of(std::string name, const Answer& answer, const MakeAllocator& 
 // knows nothing of blocks and segments that were gone before the file begins.
 void heed(const Recorded& recorded, const std::optional<Bytes>& gpu, Way& way) {
   way.name += " (recorded so)";
-  way.held = std::max(way.held, recorded.held);
-  if (!gpu || *gpu > recorded.ran_out_of) return;
+  way.held = std::max({way.held, recorded.held, recorded.needs});
+  if (!gpu || (*gpu > recorded.ran_out_of && *gpu >= recorded.needs)) return;
   way.fits = false;
   way.may_grow.reset();
 }
@@ -238,12 +239,19 @@ Result<Answer> answer_to(const FitCommand& command, std::optional<Bytes> gpu) {
                     .expandable_segments = file.expandable_segments,
                     .max_split = file.max_split.value_or(suite::TorchSettings{}.max_split),
                     .held = {},
-                    .ran_out_of = {}};
+                    .ran_out_of = {},
+                    .needs = {}};
   if (!file.devices.empty()) {
     recorded.held = file.devices[static_cast<std::size_t>(file.device)].peak_reserved;
   }
   if (file.devices.size() > 1) recorded.origin.devices = file.devices;
   if (file.held && file.failed_with) recorded.ran_out_of = file.held->reserved + *file.failed_with;
+  if (file.held && file.failed_request > 0_B) {
+    // An expandable segment grows at its end, where its last piece may be free.
+    const Bytes piece = file.expandable_segments ? file.held->largest_inactive : 0_B;
+    recorded.needs =
+        file.held->reserved + file.failed_request - std::min(file.failed_request, piece);
+  }
   return answer_of(std::move(program), std::move(recorded), gpu, bar);
 }
 

@@ -321,6 +321,21 @@ TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
                                 Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
 }
 
+TEST_F(LookCommands, TheSettingThatTheProgramHadIsNotAdvised) {
+  for (const bool expandable : {false, true}) {
+    const std::string file = write("settings.json", std::string(R"({"segments": [
+        {"device": 0, "address": 1073741824, "total_size": 209715200, "stream": 0,
+         "blocks": [{"size": 104857600, "state": "active_allocated"},
+                    {"size": 104857600, "state": "inactive"}]}],
+      "device_traces": [[]], "allocator_settings": {"expandable_segments": )") +
+                                                        (expandable ? "true" : "false") + "}}");
+    const std::string advice = weir("report " + file).out;
+    const bool advised = advice.find("ALLOC_CONF=expandable_segments:True") != std::string::npos;
+    EXPECT_EQ(advised, !expandable) << advice;
+    EXPECT_EQ(advice.find("expandable_segments:True was on") != std::string::npos, expandable);
+  }
+}
+
 TEST_F(LookCommands, WhatAFileIsIsSaidWhereItCannotBeRead) {
   const Finished trace = weir("report " + write("trace.json", R"({"traceEvents": []})"));
   EXPECT_EQ(trace.code, 3);

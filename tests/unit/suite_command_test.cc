@@ -219,7 +219,9 @@ TEST_F(BenchCommand, FitClaimsNoLessThanTheFileShowsForTheSameSettings) {
       const bool same = name.ends_with(" (recorded so)");
       EXPECT_EQ(same, name.starts_with(expandable ? "PyTorch, expandable" : "PyTorch (")) << name;
       if (!same) continue;
-      EXPECT_GE(each["peak_held_bytes"].get<std::uint64_t>(), 40U << 20) << name;
+      // It held 40 MiB, and 32 MiB more were wanted; an expandable segment ended with 30 MiB free.
+      EXPECT_GE(each["peak_held_bytes"].get<std::uint64_t>(), (expandable ? 42U : 72U) << 20)
+          << name;
       EXPECT_FALSE(each["fits"].get<bool>()) << "it failed there, with 41 MiB";
     }
     EXPECT_THAT(

@@ -105,6 +105,7 @@ Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
                    .failure = failure_of(loaded),
                    .held = snapshot->held,
                    .lacks_segments = snapshot->lacks_segments,
+                   .expandable_segments = snapshot->expandable_segments,
                    .addresses = std::move(snapshot->addresses)};
   if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
   if (std::optional<Held>& held = loaded.origin.held) {

@@ -73,6 +73,7 @@ struct Origin {
   std::optional<FailedRequest> failure;
   std::optional<Held> held;     // when the request failed, or at the peak of what was reserved
   bool lacks_segments = false;  // of `device`, in a snapshot of PyTorch's: what it held is unknown
+  bool expandable_segments = false;      // were on, says the file
   std::vector<std::uint64_t> addresses;  // of blocks in the file, in order of allocation
 };
 

@@ -110,14 +110,15 @@ void Perfetto::describe(std::string_view what, std::uint64_t track, std::string_
 }
 
 std::uint64_t Perfetto::track(const std::string& name) {
-  const auto [found, added] = tracks_.try_emplace(name, tracks_.size() + 2);
-  if (!added) return found->second;
-  describe("thread_name", found->second, name);
+  const auto found = tracks_.try_emplace(name, tracks_.size() + 2);
+  const std::uint64_t id = found.first->second;
+  if (!found.second) return id;
+  describe("thread_name", id, name);
   add("M", "thread_sort_index", {}, [&] {
-    member("tid", found->second);
-    arguments({{"sort_index", found->second}});
+    member("tid", id);
+    arguments({{"sort_index", id}});
   });
-  return found->second;
+  return id;
 }
 
 void Perfetto::process() {

@@ -266,7 +266,8 @@ void Converter::entry(PickleValue entry) {
 }
 
 void Converter::fail(PickleValue entry) {
-  marker(failed_request_mark(bytes_of(entry, "size"), number(entry, "stream")));
+  trace_.failed_request = Bytes{bytes_of(entry, "size")};
+  marker(failed_request_mark(trace_.failed_request.count, number(entry, "stream")));
   trace_.stacks.failures.push_back({Nanoseconds{time_us_ * 1000}, stacks_.of(entry.at("frames"))});
   trace_.failed_with.reset();
   if (entry.at("device_free").is(Kind::integer)) {

@@ -22,6 +22,7 @@ struct PytorchTrace {
   int device = 0;
   std::vector<DeviceInFile> devices;  // all of the file
   std::optional<Bytes> failed_with;   // free on the device when the last request failed
+  Bytes failed_request;               // its size; zero: none failed
   // Then; else when most was reserved. Its `events`: beginnings and ends of blocks.
   std::optional<Held> held;
   bool lacks_segments = false;       // as Origin has it

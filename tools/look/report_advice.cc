@@ -38,11 +38,8 @@ std::string_view remedy_for(Cause cause) {
       "Put small tensors that live equally long into one allocation.",
       kOrder,
       kOrder,
-      "Call retire() for streams that are no longer used, and use fewer streams for work that "
-      "allocates.",
-      "Let graphs that are launched one after the other share one GraphPool, and destroy the "
-      "graphs "
-      "that are launched no more.",
+      "Call retire() for streams no longer used, and use fewer streams for work that allocates.",
+      "Let graphs launched one after the other share one GraphPool, and destroy unused graphs.",
       "Nothing stopped a stream from taking these but the wish not to wait: WEIR_REUSE=wait takes "
       "them at once. trim() gives them back to the driver."};
   return kRemedies[static_cast<std::size_t>(cause)];
@@ -51,25 +48,24 @@ std::string_view remedy_for(Cause cause) {
 void advise_on_failures(const Report& report, std::vector<Advice>& advice) {
   if (report.totals.out_of_memory == 0) return;
   advice.push_back(
-      {fmt::format("{} failed for want of memory; at its peak the program had {} "
-                   "live, and {} was held.",
+      {fmt::format("{} failed for want of memory; at its peak {} was live, and {} was held.",
                    counted(report.totals.out_of_memory, "request"), in_words(report.peak_live.live),
                    in_words(report.peak_reserved.reserved)),
-       "Raise WEIR_LIMIT if it is below what the device has; otherwise the program "
-       "must need less at its peak."});
+       "Raise WEIR_LIMIT if it is below what the device has; else need less at the peak."});
 }
 
-std::string_view remedy_for(Inactive why) {
+std::string_view remedy_for(Inactive why, bool expandable_segments) {
+  if (expandable_segments && why == Inactive::remainder)
+    return "expandable_segments:True was on: allocate what lives long before what lives shortly.";
+  if (expandable_segments && why == Inactive::cached) return "torch.cuda.empty_cache() frees it.";
   constexpr std::array<std::string_view, kInactives> kRemedies = {
       "Give graphs that never run at once one pool: torch.cuda.graph(..., pool=...).",
       "Put small tensors that live equally long into one.",
-      "PyTorch gives memory of one stream to no other: allocate on one and call record_stream(), "
-      "or "
+      "PyTorch gives no stream's memory to another: allocate on one and call record_stream(), or "
       "call torch.cuda.empty_cache() between phases.",
       "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or max_split_size_mb.",
-      "torch.cuda.empty_cache() gives it back; with "
-      "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-      "requests of other sizes can use it."};
+      "torch.cuda.empty_cache() gives it back; with expandable_segments:True in "
+      "PYTORCH_CUDA_ALLOC_CONF requests of other sizes can use it."};
   return kRemedies[static_cast<std::size_t>(why)];
 }
 
@@ -93,7 +89,8 @@ void advise_on_pytorch(const Report& report, std::vector<Advice>& advice) {
     const auto why = static_cast<Inactive>(most - held.inactive.begin());
     advice.push_back(
         {fmt::format("PyTorch held {} {}.", share(*most, held.reserved), meaning_of(why)),
-         fmt::format("{} weir fit FILE replays the program with each setting.", remedy_for(why))});
+         fmt::format("{} weir fit FILE replays the program with each setting.",
+                     remedy_for(why, report.origin.expandable_segments))});
   }
   if (!report.failed || report.failed->by_purpose.empty()) return;
   const Share& largest = report.failed->by_purpose.front();
@@ -191,10 +188,8 @@ void advise_on_blocks(const Report& report, std::vector<Advice>& advice) {
                      "the recording.",
                      counted(growth.blocks, "block"), in_words(growth.requested), from,
                      in_words(growth.bytes), growth.grew, growth.parts),
-         growth.stack == 0
-             ? "Look for what still refers to them: a list or a cache that only grows. Record with "
-               "WEIR_RECORD_STACKS=cpp to see who asked."
-             : "Look for what still refers to them: a list or a cache that only grows."});
+         std::string("Look for what still refers to them: a list or a cache that only grows.") +
+             (growth.stack == 0 ? " Record with WEIR_RECORD_STACKS=cpp to see who asked." : "")});
   }
 }
 

@@ -281,7 +281,13 @@ std::string short_path(const std::string& file) {
   for (int folders = 0; folders <= 2 && at != std::string::npos; ++folders) {
     at = at == 0 ? std::string::npos : path.rfind('/', at - 1);
   }
-  return at == std::string::npos ? path : path.substr(at + 1);
+  std::size_t from = at == std::string::npos ? 0 : at + 1;
+  for (const std::string_view homes : {"/home/", "/Users/"}) {  // nobody is named
+    const std::size_t home = path.find(homes);
+    const std::size_t name = home <= 2 ? path.find('/', home + homes.size()) : std::string::npos;
+    if (name != std::string::npos) from = std::max(from, name + 1);
+  }
+  return path.substr(from);
 }
 
 std::string frame_text(const RecordedFrame& frame) {
