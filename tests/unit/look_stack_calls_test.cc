@@ -102,7 +102,6 @@ TEST(StackCalls, PathsKeepTwoFoldersOnAllSystems) {
   EXPECT_EQ(short_path("C:\\Users\\a\\project\\src\\nn.py"), "project/src/nn.py");
   EXPECT_EQ(short_path("src/nn.py"), "src/nn.py");
   EXPECT_EQ(short_path("/nn.py"), "/nn.py");
-  EXPECT_EQ(short_path("/Users/somebody/nn.py"), "nn.py");
   EXPECT_EQ(short_path(std::string("/") + "home/somebody/nn.py"), "nn.py");
   EXPECT_EQ(short_path("C:\\Users\\somebody\\src\\nn.py"), "src/nn.py");
   EXPECT_EQ(short_path(""), "");
