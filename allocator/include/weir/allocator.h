@@ -12,9 +12,9 @@
 //
 // Streams are the caller's own handles (cudaStream_t, CUstream; null is the default stream).
 // Threads: every call may be made from any thread; calls about one block must not overlap.
-// Errors: OutOfMemory; Exception for everything else. A call that throws has changed nothing, with
-// two exceptions: trim() may have given back a part, and fence() of blocks on several devices may
-// have taken its fence on some of them.
+// Errors: OutOfMemory; Exception for everything else. A call that throws has changed nothing, but
+// trim(), sleep(), wake(), record_write() and fence() of several blocks may be partly done, and
+// record_stop() has ended the recording.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,8 @@ struct AllocateOptions {
   bool plain = false;  // plain memory (MemoryKind::plain), whatever the allocator's own kind: other
                        // processes, peers and libraries can open it. Takes longer; not for streams
                        // that are being captured
-  std::string tag{};   // memory that sleeps with that tag; empty: as if there were no tags
+  std::string tag{};   // memory that sleeps with that tag; empty, or kDefaultTag: of the open
+                       // scope of tag(), if there is one
 };
 
 // Which requests a tag's scope takes: those of the thread that opened it, or those of all threads

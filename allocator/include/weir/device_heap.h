@@ -139,7 +139,7 @@ class DeviceHeap {
   HeapOptions options() const;
 
   // Adds a callback, which frees blocks that the program can do without; an empty one adds nothing.
-  // A request calls those of each shortage that it meets once at most, in its own thread and with
+  // A request calls each once at most, in its own thread and with
   // no lock held, and then looks for free memory again. What a callback uses must live as long as
   // this. A callback that allocates must bound the recursion, since a request of its own that is
   // short calls all again. An exception that it throws passes through allocate(), which then gives

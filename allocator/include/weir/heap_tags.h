@@ -54,8 +54,8 @@ class HeapTags {
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
   // The host memory with the copy of a live block's bytes, from `pointer` on, which may point
-  // anywhere into the block. There is one while its tag sleeps, for an immutable tag until the next
-  // sleep(). Errors: unknown_pointer; invalid_argument (there is no copy).
+  // anywhere into the block. There is one while a copied tag sleeps, for an immutable tag until the
+  // next sleep(). Errors: unknown_pointer; invalid_argument (there is no copy).
   Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) const;
   // Writes that copy to `to`. Not for a simulated device, whose host memory has no bytes. Errors:
   // the same.

@@ -14,15 +14,15 @@
 
 namespace weir {
 
-// Whether a request takes free memory whose last use may still be running (its stream then waits
-// on the GPU), or new memory from the driver. (Small blocks, of at most 256 KiB, take free memory
-// under every policy but no_wait: the driver has nothing that small to give.)
+// Whether a request takes free memory whose last use may still be running (the request's stream
+// then waits on the GPU), or new memory from the driver. (Small blocks, of at most 256 KiB, take
+// their stream's free memory, waits or not, but under no_wait: the driver has nothing that small.)
 enum class ReusePolicy {
   wait,      // free memory first: least memory
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
-  no_wait,   // free memory whose last use is seen to be over, else new memory: no request makes a
-             // stream wait for another (but a warm-up of a graph pool, for graphs that
-             // Graph::launch() launched). What is placed where depends on how fast the GPU is.
+  no_wait,   // free memory that needs no wait (the stream's own, or seen to be over), else new: no
+             // request makes a stream wait for another (but a warm-up of a graph pool, for graphs
+             // that Graph::launch() launched). What lies where depends on how fast the GPU is.
 };
 
 // What the heap may rely on to know who uses a block.
@@ -48,7 +48,8 @@ struct HeapOptions {
   // Most physical memory to hold. Zero: as much as the device has.
   Bytes limit;
   ReusePolicy reuse = ReusePolicy::balanced;
-  // Most mappings to hold. A context has room for some 524,000, and past that unrelated calls fail.
+  // Most mappings of each pool. A context has room for some 524,000, and past that unrelated calls
+  // fail.
   std::uint64_t most_mappings = 400'000;
   Trust trust = Trust::told;
   MemoryKind memory = MemoryKind::pages;

@@ -24,13 +24,13 @@
 //
 // NCCL itself waits forever for a rank that is missing. Each communicator has a watchdog thread,
 // which looks for errors of NCCL's and for operations that do not end, and then ends the
-// communicator: every later call returns the error that the watchdog found. Memory is intact, and
+// communicator: later operations return the error that the watchdog found. Memory is intact, and
 // the process can go on without the other ranks.
 //
 // Threads: any thread may call; calls are made one after the other. All ranks must ask for
 // operations in the same order.
-// Order of destruction: graphs that captured its operations and registered buffers, then the
-// communicator, then the heap. (A graph of a CaptureScope that outlives the communicator ends it.)
+// Order of destruction: graphs of its operations, registered buffers, the communicator, the heap.
+// (Where graphs of a CaptureScope outlive it, the last that goes closes it.)
 // A communicator that was moved from may be destroyed or assigned to, nothing else.
 #pragma once
 

@@ -53,7 +53,7 @@ inline constexpr int kOperationKinds = static_cast<int>(OperationKind::receive) 
 std::string_view name_of(OperationKind kind);  // "all-reduce"
 
 // One operation, as one rank asks for it. `count` is a number of elements, as in NCCL: what a rank
-// sends in all_gather, gather and send; what a rank sends to each other rank in all_to_all; what a
+// sends in all_gather, gather and send; what a rank sends to each rank in all_to_all; what a
 // rank receives in reduce_scatter, scatter and receive; the whole array in all_reduce, broadcast
 // and reduce.
 struct Operation {
