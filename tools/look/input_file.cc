@@ -53,8 +53,7 @@ Status copy_all(const std::string& name, int from, int to) {
           ::write(to, piece.data() + done, static_cast<std::size_t>(size - done));
       if (written < 0 && errno == EINTR) continue;
       if (written < 0) {
-        return unreadable(name, fmt::format("its copy in {}: {}; set TMPDIR to a folder with room "
-                                            "for it",
+        return unreadable(name, fmt::format("its copy in {}: {}; set TMPDIR to another folder",
                                             temporary_folder(), std::strerror(errno)));
       }
       done += written;

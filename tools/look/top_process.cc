@@ -84,10 +84,7 @@ Error records_nothing(const std::string& pid, std::map<std::string, std::string>
              !signal.empty() && signal != "none") {
     why = fmt::format("is not recording now: `kill -{} {}` starts it", signal, pid);
   } else if (const std::string& file = environment["WEIR_RECORD"]; !file.empty()) {
-    why = fmt::format(
-        "was told to record into {}, and has not begun: it has not used Weir yet, or "
-        "has stopped",
-        file);
+    why = fmt::format("was told to record into {}, and has not begun, or has stopped", file);
   } else {
     why = fmt::format("is not recording: {}", kHowTo);
   }
