@@ -84,7 +84,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
                if (!history_.wants_entries()) return;
                history_.segment(segment.address, segment.bytes, segment.stream, id, !comes);
              }) {
-  heap_.on_shortage(Shortage::miss, [](Bytes) { call_free_memory_callbacks(); });
+  heap_.on_shortage(weir::Shortage::miss, [](Bytes) { call_free_memory_callbacks(); });
   heap_.tags().on_sleep([this]() -> std::vector<HeldMemory> {
     const DeviceHeap* const uncached = uncached_.heap();
     const Bytes alone = {uncached == nullptr ? 0 : uncached->statistics().reserved_bytes.current};
@@ -92,7 +92,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
         {kDefaultTag, alone, "allocated while torch.cuda.caching_allocator_enable(False)"},
         {kDefaultTag, statistics_.held_by_sources(), "MemPools with an allocator of their own"}};
   });
-  heap_.on_shortage(Shortage::out_of_memory, [this](Bytes) { begin_retry(); });
+  heap_.on_shortage(weir::Shortage::out_of_memory, [this](Bytes) { begin_retry(); });
 }
 
 DeviceMemory::~DeviceMemory() { (void)heap_.stop_recording(history_); }

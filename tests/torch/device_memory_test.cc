@@ -436,7 +436,7 @@ TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoes
   check(memory_.pools().end(other));
   int asked = 0;
   void* const spare = memory_.allocate(512_KiB, b_);
-  heap_.on_shortage(Shortage::out_of_memory, [&](Bytes) { ++asked; });
+  heap_.on_shortage(weir::Shortage::out_of_memory, [&](Bytes) { ++asked; });
   EXPECT_EQ(sums(pool).blocks, 5u);
   EXPECT_THROW((void)memory_.allocate(30_MiB, a_), c10::OutOfMemoryError);
   EXPECT_EQ(asked, 1);
