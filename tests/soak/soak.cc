@@ -103,9 +103,7 @@ constexpr std::array kResting = {
              [](const P&, const L& l, std::size_t) { return count(l.reservations); }},
     Quantity{"graphs at rest", 1, 0, 0,
              [](const P&, const L& l, std::size_t) { return count(l.graphs + l.executables); }},
-    // (A copy of what slept as immutable: one or none, by chance, which looks like growth in
-    // seconds.)
-    Quantity{"host blocks at rest", 1, 2, 0,
+    Quantity{"host blocks at rest", 1, 0, 0,
              [](const P&, const L& l, std::size_t) { return count(l.host_blocks); }},
 };
 

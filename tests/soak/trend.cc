@@ -99,7 +99,9 @@ Trend trend_of(const Series& series) {
   }
   const double error = std::sqrt(residual / static_cast<double>(x.size() - 2) / xx);
   trend.per_minute = slope * 60;
-  trend.growth = slope * (series.times.back() - series.times[half]);
+  // A line through one step rises by half as much again as the step.
+  const auto [least, most] = std::ranges::minmax(values.subspan(half));
+  trend.growth = std::min(slope * (series.times.back() - series.times[half]), most - least);
   // Where all lie on the line, its slope is certain.
   const double rounding = std::numeric_limits<double>::epsilon() * std::abs(my);
   const double noise = std::max(error, rounding / (x.back() - x.front()));

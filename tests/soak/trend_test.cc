@@ -85,6 +85,12 @@ TEST(Trend, OfWhatFallsIsFlat) {
   EXPECT_FALSE(trend_of(series(200, [](double at) { return 1000 - at; })).grows);
 }
 
+TEST(Trend, OfOneStepIsNoMoreThanTheStep) {
+  const auto step = [](double most) { return [most](double at) { return at < 150 ? 0 : most; }; };
+  EXPECT_FALSE(trend_of(series(200, step(1))).grows);
+  EXPECT_TRUE(trend_of(series(200, step(2))).grows);
+}
+
 TEST(Trend, OfLessThanTheSlackIsFlat) {
   EXPECT_FALSE(trend_of(series(
                             200, [](double at) { return 1000 + at / 100; }, 2))
