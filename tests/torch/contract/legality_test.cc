@@ -211,12 +211,12 @@ TEST(Legality, APoolThatAnOpenCaptureUsedOnTwoStreamsTakesNoOther) {
                                   {.kind = Kind::make_pool, .pool = 2},
                                   {.kind = Kind::enter_pool, .pool = 2},
                                   allocate(1, kSide),
-                                  {.kind = Kind::leave_pool, .pool = 2}};
+                                  {.kind = Kind::leave_pool, .pool = 2},
+                                  {.kind = Kind::resume_pool, .graph = 1}};
   const auto with_another = [](std::vector<Step> before) {
     const std::vector<Step> rest = {
         {.kind = Kind::begin_capture, .thread = 1, .stream = 7, .graph = 2, .pool = 2},
         {.kind = Kind::end_capture, .thread = 1, .graph = 2},
-        {.kind = Kind::resume_pool, .graph = 1},
         order(kSide, kThird),
         end_capture(1)};
     before.insert(before.end(), rest.begin(), rest.end());
