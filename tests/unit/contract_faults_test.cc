@@ -145,6 +145,28 @@ TEST_F(CoreFaults, AUseThatCantBeFencedNowIsFencedByTheFree) {
   free(heap_, y);
 }
 
+// It may be a graph's then, or eager work: the block is as safe as after either.
+TEST_F(CoreFaults, AUseIsNotedThoughTheDeviceDoesNotSayWhetherItIsCaptured) {
+  void* const x = allocate(heap_, kBlock, a_);
+  GraphPool pool(heap_);
+  Result<PoolBinding> binding = pool.warm_up(c_);
+  ASSERT_TRUE(binding.ok()) << binding.error().message();
+  write(b_, x, kBlock, 10_ms);
+  const void* const inside[] = {static_cast<char*>(x) + 1};
+  for (std::uint64_t nth = 1; nth <= 8; ++nth) device_.fail(DeviceCall::capture_info, nth);
+  const Result<std::optional<Fence>> fence = heap_.fence_use(inside, b_, /*exact=*/false);
+  (void)device_.forget_faults();
+  ASSERT_FALSE(fence.ok());
+  EXPECT_EQ(fence.error().code(), ErrorCode::device);
+  free(heap_, x);
+  binding->close();
+  void* const y = allocate(heap_, kBlock, a_);
+  EXPECT_EQ(y, x);
+  write(a_, y, kBlock);
+  EXPECT_EQ(device_.race_count(), 0u);
+  free(heap_, y);
+}
+
 TEST_F(CoreFaults, AStreamThatIsAnotherInEachThreadIsRefused) {
   void* const per_thread = Address{2}.pointer();
   const Result<Stream> stream = heap_.stream(per_thread);

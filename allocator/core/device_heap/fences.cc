@@ -14,12 +14,13 @@ Status Fences::refuse(Stream stream, const char* call) {
   return entrance_.refuse_captured(stream, call);
 }
 
-Status Fences::note_use(void* block, Stream user, Fenced fenced, const char* call) {
+Status Fences::note_use(void* block, Stream user, Fenced fenced, const char* call, bool unsure) {
   const Address at = Address::of(block);
   StreamHeap* const heap = registry_.owner_of(at);
   if (heap == nullptr) return Pools::unknown(block, call);
   const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
-  const Result<UsedIn> where = entrance_.used_in(user, pool.get());
+  Result<UsedIn> where = entrance_.used_in(user, pool.get());
+  if (!where && unsure) where = UsedIn::other_capture;
   if (!where) return where.error();
   if (pool != nullptr) {
     const Result<bool> noted = pool->note_use(*heap, at, user, *where, fenced);
@@ -107,7 +108,8 @@ Status Fences::fence_around_each(std::span<const void* const> pointers, Stream u
   Status first;
   for (void* const block : blocks) {
     if (now && note_use(block, user, Fenced::now, "fence")) continue;
-    if (Status noted = record_stream(block, user); !noted && first) first = std::move(noted);
+    Status noted = note_use(block, user, Fenced::at_free, "fence", /*unsure=*/true);
+    if (!noted && first) first = std::move(noted);
   }
   return first;
 }

@@ -32,10 +32,13 @@ class Fences {
   // heap's own pool.
   bool differ(std::span<void* const> blocks) const;
   using Fenced = LiveBlock::Fenced;
-  Status note_use(void* block, Stream user, Fenced fenced, const char* call);
+  // `unsure`: where the driver does not say whether `user` is captured, the block's free waits as
+  // for a captured use, and for the stream's work. Otherwise that is an error.
+  Status note_use(void* block, Stream user, Fenced fenced, const char* call, bool unsure = false);
   Status fence_each(std::span<void* const> blocks, Stream user);
   // The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block
-  // takes it when it is deallocated.
+  // takes it when it is deallocated. Errors: none but for lack of a block, which another thread
+  // freed.
   Status fence_around_each(std::span<const void* const> pointers, Stream user, bool now);
   // One event for all, which are eager uses of the device heap's own blocks; none if it is implied.
   // Error: a block is none, and nothing is changed; device.
