@@ -322,7 +322,7 @@ bool CapturePool::give_back_pages(bool if_useful) {
 Result<Bytes> CapturePool::give_to_driver(Bytes wanted) {
   const MutexLock lock(mutex_);
   if (capture_) return 0_B;
-  graphs_.let_go(/*waits=*/true);
+  graphs_.let_go(/*waits_for_lock=*/true);
   give_back_cached();
   return pages().idle()->give_to_driver(wanted);
 }
@@ -360,7 +360,7 @@ std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
   if (!mutex_.try_lock()) return enter_as_sparing(), spare;
   bool more = false;
   if (!capture_) {
-    graphs_.let_go(/*waits=*/false);
+    graphs_.let_go(/*waits_for_lock=*/false);
     const auto idle = pages().idle(std::try_to_lock);
     if (idle) spare = idle->give_to_pool(wanted);
     more = !idle || idle->any() || graphs_.lingers();
@@ -371,7 +371,7 @@ std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
 }
 
 bool CapturePool::give_back_pages_locked() {
-  graphs_.let_go(/*waits=*/true);
+  graphs_.let_go(/*waits_for_lock=*/true);
   give_back_cached();
   if (!shares_pages()) {
     const Result<Bytes> gone = pages().idle()->give_to_driver(PageHeap::kUnlimited);

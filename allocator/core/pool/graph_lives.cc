@@ -42,11 +42,11 @@ void GraphLives::note_lingers_on(bool leaked) {
   if (leaked) watched_.clear();
 }
 
-void GraphLives::let_go(bool waits) {
+void GraphLives::let_go(bool waits_for_lock) {
   const auto is_there = [](const auto& graph) { return !graph.expired(); };
   if (!lingers_ || std::any_of(watched_.begin(), watched_.end(), is_there)) return;
   PageHeap& pages = pool_.pages();
-  if (const auto idle = waits ? pages.idle() : pages.idle(std::try_to_lock)) {
+  if (const auto idle = waits_for_lock ? pages.idle() : pages.idle(std::try_to_lock)) {
     idle->let_go(launches_);
     lingers_ = false;
   }

@@ -42,9 +42,9 @@ class GraphLives {
   bool lingers(bool hopes = false) const { return lingers_ && !(hopes && waited_in_vain_); }
   // The host did wait in vain; `leaked`: the graphs are never destroyed, so they count as done.
   void note_lingers_on(bool leaked);
-  // Frees what only graphs kept, if they are done. `waits`: the call waits for the page heap's
-  // lock; else it does nothing while another thread holds that.
-  void let_go(bool waits);
+  // Frees what only graphs kept, if they are done. If another thread holds the page heap's lock,
+  // the call waits for that (`waits_for_lock`), or does nothing.
+  void let_go(bool waits_for_lock);
 
  private:
   CaptureCalls& device_;

@@ -99,7 +99,8 @@ class Allocator {
   void* allocate(Bytes bytes, void* stream, const AllocateOptions& options);
   Buffer make_buffer(Bytes bytes, void* stream, const AllocateOptions& options = {});
 
-  // "Work queued so far on `stream` uses these blocks." One event for all of them.
+  // "Work queued so far on `stream` uses these blocks." One event for all of them
+  // (DeviceHeap::fence() says when it is one each).
   void fence(std::span<void* const> blocks, void* stream);
   void fence(void* block, void* stream) { fence(std::span<void* const>(&block, 1), stream); }
 

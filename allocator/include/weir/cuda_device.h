@@ -10,10 +10,10 @@
 // device and the system allow it.
 // Context: the device's primary one, kept while the CudaDevice lives. Streams must be of that
 // context. Each call makes it current in the calling thread, and then restores the thread's own.
-// Capture: no call breaks a capture, whatever its mode, but wait() in a capture for an event
-// recorded outside it, and query() or synchronize() of an event recorded in a capture. Threads: as
-// Device. The driver's calls are thread-safe; only the list of peers (add_peer) changes, under a
-// lock.
+// Capture: these calls break a capture, whatever its mode, and no others: wait() in it for an event
+// recorded outside; query() or synchronize() of an event recorded in it; stream() of a captured
+// stream; record_context() while a stream is captured. Threads: as Device. The driver's calls are
+// thread-safe; only the list of peers (add_peer) changes, under a lock.
 #pragma once
 
 #include <memory>

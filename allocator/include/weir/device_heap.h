@@ -37,20 +37,21 @@ class DeviceHeap {
   ~DeviceHeap();
 
   // The identity of the caller's stream. (Device::stream() breaks a capture of the stream; this
-  // does not, if the capture is into a graph pool.) Under Trust::context a stream has one identity,
-  // in captures and outside. Under Trust::told a stream that is first seen in a capture has a
-  // number of Weir's own while it is captured, and the driver's id afterwards. Errors: device;
-  // invalid_argument (Trust::told, and the per-thread default stream: its handle names another
-  // stream in each thread); capture (the stream is being captured into no pool: the question broke
-  // the capture).
+  // does not while any binding is open or paused, and never under Trust::context.) Under
+  // Trust::context a stream has one identity, in captures and outside. Under Trust::told a stream
+  // that is first seen in a capture has a number of Weir's own while it is captured, and the
+  // driver's id afterwards. Errors: device; invalid_argument (Trust::told, and the per-thread
+  // default stream: its handle names another stream in each thread); capture (the stream is being
+  // captured into no pool: the question broke the capture).
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
   // Errors: out_of_memory; device.
   Result<void*> allocate(Bytes bytes, Stream stream);
 
-  // "Work queued so far on `user` uses these blocks": one event for all of them. A fence on the
-  // block's own stream is implied by deallocate() and costs nothing.
+  // "Work queued so far on `user` uses these blocks": one event for all of them, or one each while
+  // a binding is open, or if one of them is a graph pool's. A fence on the block's own stream is
+  // implied by deallocate() and costs nothing.
   // Null is passed over. Errors: unknown_pointer (none of the blocks is changed); device.
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
@@ -60,10 +61,9 @@ class DeviceHeap {
   // block that can't take the fence now takes it later, before its memory serves anything else.
   // Blocks of `user` itself need none. In a capture the fence is an edge of the graph. Returns the
   // fence's point, for wait(); none: `user` is being captured, or the device refuses an event now.
-  // `exact`: the point covers the work queued so far and no more, as note_waited() needs, since the
-  // program can have waited for no later work. Otherwise the point may cover later work, and costs
-  // no event where no block needs one. Errors: device (the driver does not say whether `user` is
-  // captured).
+  // `exact`: the point covers the work queued so far and no more. Pass true if the point goes to
+  // note_waited(). Otherwise the point may cover later work too, and no event is recorded if no
+  // block needs a fence. Errors: device (the driver does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. If the heap knows
@@ -76,11 +76,11 @@ class DeviceHeap {
   void note_waited(Stream waiter, Fence fence);
 
   // "Work queued so far on `stream` waits for other processes": NCCL's operations do. This matters
-  // under Trust::context: there a request may have to wait for an event of the whole context, which
-  // covers this work, while the other processes wait for what the request is for. Until the work is
-  // seen to be over, requests take memory that needs no such wait, else new memory. They wait if
-  // there is neither; under ReusePolicy::no_wait they fail. Does nothing for a stream that is being
-  // captured, and nothing under Trust::told.
+  // under Trust::context: there a request may wait for an event of the whole context, and so for
+  // this work; if the other processes wait in turn for what the request is for, both hang. Until
+  // the work is seen to be over, requests take memory that needs no such wait, else new memory.
+  // They wait if there is neither; under ReusePolicy::no_wait they fail. Does nothing for a stream
+  // that is being captured, and nothing under Trust::told.
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
@@ -94,12 +94,15 @@ class DeviceHeap {
 
   // Gives the block back. Null is fine.
   //
-  // The free is deferred to a later call while a capture lasts that was open when a captured stream
-  // was named for the block, or when the block's own stream was captured at its free; while a
-  // stream that record_stream() named is being captured; and, under Trust::context, while the
-  // device refuses to record an event for such a stream. To deallocate the block again is an error
-  // (unknown_pointer). Until the free is done the block counts as live in statistics, snapshots and
-  // find().
+  // The free is deferred to a later call in these cases:
+  // - A captured stream was named for the block, or the block's own stream is captured now: until
+  //   the captures that were open then are over.
+  // - A capture into the block's graph pool is going on, and did not allocate the block, or eager
+  //   work was said to use it: until that capture is over.
+  // - A stream that record_stream() named is being captured: until it is not.
+  // - Under Trust::context, the device refuses an event for such a stream: until it accepts one.
+  // To deallocate the block again is an error (unknown_pointer). Until the free is done the block
+  // counts as live in statistics, snapshots and find().
   //
   // Errors: unknown_pointer; device (under Trust::told, no event could be recorded for a stream
   // that record_stream() named; or graph pools are in use, and the driver does not say whether the

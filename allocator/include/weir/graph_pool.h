@@ -13,8 +13,7 @@
 // share a pool must be launched in the order of their captures, one after the other, and a later
 // capture may use what earlier captures had freed when they ended.
 //
-// A warm-up runs eagerly in the pool, on any stream, and leaves nothing behind: its memory serves
-// the capture.
+// A warm-up runs eagerly in the pool, on any stream. What it frees serves the capture.
 //
 // Threads: a pool may be used from any thread; it is captured into by one capture at a time.
 #pragma once
@@ -95,7 +94,8 @@ class GraphPool {
  public:
   // `heap` must outlive the pool, its bindings and captures, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
-  // Live blocks, graphs and captures stay valid: the memory goes back when the last is gone.
+  // Live blocks, graphs and captures stay valid. Idle memory goes back at once, the rest as blocks
+  // are deallocated, and as graphs go and their launches end.
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
@@ -104,7 +104,8 @@ class GraphPool {
   DeviceHeap& heap() const { return *heap_; }
 
   // A block of the pool's memory, whatever bindings are open. Errors: as DeviceHeap::allocate();
-  // invalid_argument (an eager request while the pool is captured into: see warm_up()).
+  // invalid_argument (Trust::told: an eager request while the pool is captured into, see warm_up();
+  // or a captured stream's while it is not).
   Result<void*> allocate(Bytes bytes, Stream stream);
   // As allocate(), from free memory of the pool alone: the pool does not grow, and a request that
   // finds none fails at once, with no callback called.
@@ -151,7 +152,8 @@ class GraphPool {
   // stitched. Errors: invalid_argument (a capture is going on; or a place is not free any more: it
   // names the block); out_of_memory; device. After an error the same blocks are live as before.
   Status restore(std::span<const PlacedBlock> blocks);
-  // Gives pages that the pool need not keep to the device heap. Returns whether there were any.
+  // Gives pages that the pool need not keep to the device heap, or to the driver if they are of
+  // another kind of memory than the device heap's. Returns whether there were any.
   bool give_back_pages();
 
  private:
@@ -211,7 +213,8 @@ class CaptureScope {
   // the capture had not been, but for the blocks that are still live. If the driver refuses and
   // the capture goes on (in global and thread-local mode another thread can't end it), the scope
   // goes on too.
-  // Errors: capture (the message says what broke it, where that is known); device.
+  // Errors: capture (the message says what broke it, where that is known); device;
+  // invalid_argument (it has ended already).
   Result<Graph> end();
 
  private:

@@ -22,16 +22,17 @@ class HeapCaptures {
   explicit HeapCaptures(DeviceHeap& heap) : heap_(&heap) {}
 
   // From now on the heap asks whether `stream` is captured before it records an event of the whole
-  // context. It asks about streams that something was allocated for in any case, but for those that
-  // the request named as Stream::may_end.
+  // context. Streams that memory was allocated for are asked about without this call, except those
+  // that the request named as Stream::may_end.
   void meet(Stream stream);
 
   // The graph pool whose binding takes requests on `stream` now, from this thread (its id); 0: the
   // device heap itself serves them. Errors: device; capture (no graph pool serves its capture).
   Result<std::uint64_t> pool_serving(Stream stream);
 
-  // Attaches to the capture that `captured` is part of. Returns whether a CaptureScope will do as
-  // the attachment says: the heap does not see the end of a capture that the program ends itself.
+  // Attaches to the capture that `captured` is part of. Returns true if a CaptureScope ends that
+  // capture, and so does as the attachment says. False: the program ends the capture itself, which
+  // the heap does not see, so the caller must do it.
   // Errors: capture (no graph pool serves it); device. None of them breaks the capture.
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
 

@@ -48,8 +48,7 @@ class HeapTags {
   // lives as long as the device heap. Errors: invalid_argument (no name, or kDefaultTag).
   Result<GraphPool*> pool(const std::string& tag);
   // Says that another process or a library uses the physical memory of a live block: it can't sleep
-  // until release_hold(), which comes before another block may lie there. Returns the hold's
-  // number.
+  // until release_hold(). Call that before the block is deallocated. Returns the hold's number.
   // Errors: unknown_pointer.
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);

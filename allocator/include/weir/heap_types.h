@@ -63,11 +63,11 @@ enum class Trim { at_once, waits };
 
 // When a request needs more memory than it finds.
 enum class Shortage {
-  // No free memory of the device heap serves a request to it (not to a graph pool), or the reuse
-  // policy prefers new memory to what is free: before pages of graph pools are taken and the device
-  // is asked for new memory, also where the limit allows none.
+  // A request to the device heap itself (not to a graph pool) finds no free memory there, or the
+  // reuse policy prefers new memory. Comes before pages of graph pools are taken and the device is
+  // asked for memory, even if the limit leaves no room.
   miss,
-  // Nor is there any other memory: before the request fails.
+  // Nor is there any other memory. Comes before the request fails.
   out_of_memory,
 };
 

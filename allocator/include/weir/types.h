@@ -78,10 +78,10 @@ constexpr Nanoseconds operator""_ms(unsigned long long n) {
 struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
-  // The stream may be destroyed without retire(). So Weir names it to the device only within calls
-  // that name it, with one exception: to free a block for which record_stream() named the stream,
-  // an event is recorded on it (by DeviceHeap::deallocate(), or by the later call that frees a
-  // deferred block).
+  // The stream may be destroyed without retire(). So Weir passes it to the driver only within a
+  // call of the program that names it, with one exception: to free a block for which
+  // record_stream() named the stream, an event is recorded on it (by DeviceHeap::deallocate(), or
+  // by the later call that frees a deferred block).
   bool may_end = false;
 
   // A stream that Weir first meets while it is captured. The driver gives no id then, so `number`
@@ -123,7 +123,7 @@ struct PageId {
   constexpr auto operator<=>(const PageId&) const = default;
 };
 
-// A point on a stream's timeline; rises by one for each point taken; never reused.
+// A point on a stream's timeline. Rises as events are recorded, so several points may be equal.
 struct Sequence {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const Sequence&) const = default;

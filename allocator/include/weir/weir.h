@@ -14,7 +14,8 @@
  * rule of streams is in weir/allocator.h.
  *
  * Every function that can fail returns a weir_status_t; weir_last_error() then says why, in words.
- * A call that fails changes nothing. No exception leaves these functions. A null allocator or a
+ * A call that fails changes nothing, except as weir/allocator.h says; weir_capture_end() consumes
+ * its handle in any case. No exception leaves these functions. A null allocator or a
  * null output is WEIR_INVALID_ARGUMENT, except where null is said to be fine.
  *
  * Threads: every function may be called from any thread; calls about one block must not overlap,
@@ -98,7 +99,8 @@ weir_status_t weir_allocate_plain(weir_allocator_t* allocator, uint64_t bytes, v
 /* Gives the block back. A null block is fine. */
 weir_status_t weir_deallocate(weir_allocator_t* allocator, void* block);
 
-/* "Work queued so far on `stream` uses these `count` blocks": one event for all of them. */
+/* "Work queued so far on `stream` uses these `count` blocks": one event for all of them, as a rule
+ * (weir/device_heap.h). */
 weir_status_t weir_fence(weir_allocator_t* allocator, void* const* blocks, size_t count,
                          void* stream);
 
@@ -180,7 +182,7 @@ typedef struct weir_graph_t weir_graph_t;
 /* Most memory that the pool may hold, in bytes; zero: what the device's limit leaves. */
 weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, int32_t device,
                                    weir_graph_pool_t** pool);
-/* Live blocks and graphs stay; the memory goes back when the last is gone. */
+/* Live blocks and graphs stay valid. Idle memory goes back at once, the rest as they go. */
 void weir_graph_pool_close(weir_graph_pool_t* pool);
 
 /* Requests on `stream` are served from the pool, eagerly, until the binding is closed. (Filters
