@@ -56,18 +56,6 @@ double as_double(Bytes bytes) {
 
 }  // namespace
 
-// The last step is tried again: the device may refuse to create as much as its plan wants, how much
-// room it has is known then, and the next plan keeps to that.
-const std::array<Placer::Step, 13> Placer::kSteps = {
-    &Placer::remembered,    &Placer::free_run,         &Placer::grow_little,
-    &Placer::stitch_unused, &Placer::grow_beside_used, &Placer::map_held,
-    &Placer::longest_free,  &Placer::idle_row,         &Placer::grow_unaffordably,
-    &Placer::stitch,        &Placer::stitch,           &Placer::stitch,
-    &Placer::stitch};
-const std::array<Placer::Step, 6> Placer::kPlainSteps = {
-    &Placer::remembered,     &Placer::map_held,     &Placer::free_run,
-    &Placer::segment_little, &Placer::longest_free, &Placer::segment};
-
 std::span<const Placer::Step> Placer::steps() const {
   return rules_.plain ? std::span<const Step>(kPlainSteps) : std::span<const Step>(kSteps);
 }

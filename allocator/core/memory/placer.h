@@ -2,8 +2,9 @@
 // The policy: where a request goes. Reads the tables and returns plans. It changes no table, so it
 // can be asked again when a plan could not be carried out.
 //
-// The ways to serve a request stand in one list, kSteps (for plain memory: kPlainSteps), and are
-// tried in that order. docs/decisions.md, 022, gives the reason for each constant.
+// The ways to serve a request stand in one list, kSteps (for plain memory: kPlainSteps) at the end
+// of this file, and are tried in that order. docs/decisions.md, 022, gives the reason for each
+// constant.
 //
 // Guarded by the page heap's lock.
 #pragma once
@@ -92,7 +93,7 @@ class Placer {
   Plan stitched(Request& request, Skip&& skip);
   bool affords_row(Bytes size);
 
-  static const std::array<Step, 13> kSteps;
+  static const std::array<Step, 13> kSteps;  // below: the order
   static const std::array<Step, 6> kPlainSteps;
 
   const PageTables& tables_;
@@ -104,5 +105,18 @@ class Placer {
   StitchPlan stitch_;  // of the last plan for a new row
   Bytes limit_;        // of this page heap alone; zero: none
 };
+
+// The first step whose plan can be carried out serves the request. The last is tried again: the
+// device may refuse to create as much as its plan wants, how much room it has is known then, and
+// the next plan keeps to that.
+inline const std::array<Placer::Step, 13> Placer::kSteps = {
+    &Placer::remembered,    &Placer::free_run,         &Placer::grow_little,
+    &Placer::stitch_unused, &Placer::grow_beside_used, &Placer::map_held,
+    &Placer::longest_free,  &Placer::idle_row,         &Placer::grow_unaffordably,
+    &Placer::stitch,        &Placer::stitch,           &Placer::stitch,
+    &Placer::stitch};
+inline const std::array<Placer::Step, 6> Placer::kPlainSteps = {
+    &Placer::remembered,     &Placer::map_held,     &Placer::free_run,
+    &Placer::segment_little, &Placer::longest_free, &Placer::segment};
 
 }  // namespace weir
