@@ -128,6 +128,10 @@ class Allocator::Impl {
   void record_start(const std::string& path, std::optional<RecordStacks> stacks) {
     const std::scoped_lock lock(opening_);
     Status status;
+    if (!record_to_.empty()) {
+      status = Error(ErrorCode::invalid_argument,
+                     fmt::format("the allocator is recorded into {}: stop that first", record_to_));
+    }
     for_each_open([&](DeviceSlot& slot) {
       if (status.ok()) status = slot.recordings().check_can_start();
     });
@@ -269,6 +273,7 @@ void Allocator::fence(std::span<void* const> blocks, void* stream) {
   // an unknown block changes nothing.
   std::vector<std::pair<DeviceSlot*, std::vector<void*>>> parts;
   for (void* const block : blocks) {
+    if (block == nullptr) continue;
     DeviceSlot* const slot = &impl_->owner_or_raise(block, "fence");
     auto part = std::find_if(parts.begin(), parts.end(),
                              [&](const auto& candidate) { return candidate.first == slot; });
@@ -279,6 +284,7 @@ void Allocator::fence(std::span<void* const> blocks, void* stream) {
 }
 
 void Allocator::record_stream(void* block, void* stream) {
+  if (block == nullptr) return;
   DeviceSlot& slot = impl_->owner_or_raise(block, "record_stream");
   const Stream user = value_or_raise(slot.heap().stream(stream));
   const Status status = slot.heap().record_stream(block, user);

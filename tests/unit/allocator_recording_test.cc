@@ -67,6 +67,22 @@ class AllocatorRecording : public ::testing::Test {
   void* const stream_ = device_.new_stream().handle;
 };
 
+// The devices that are opened later record to the first path.
+TEST_F(AllocatorRecording, ASecondStartIsRefusedThoughNoDeviceIsUsedYet) {
+  Allocator allocator(config({{"WEIR_DEVICE", "sim"}}));
+  allocator.record_start(path("one.weir"));
+  try {
+    allocator.record_start(path("two.weir"));
+    FAIL() << "two recordings at a time";
+  } catch (const Exception& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(error.what(), HasSubstr("one.weir"));
+  }
+  pairs(allocator, nullptr, 1);
+  allocator.record_stop();
+  EXPECT_THAT(files(), ElementsAre("one.weir"));
+}
+
 TEST_F(AllocatorRecording, RecordsWhatItIsAskedToRecord) {
   {
     Allocator allocator(device_, config({{"WEIR_RECORD", path("run.weir")}}));

@@ -490,6 +490,15 @@ TEST_F(TwoDevices, OneFenceMayNameBlocksOfBoth) {
   EXPECT_EQ(allocator_->statistics(0).fences, 1u);
 }
 
+TEST_F(TwoDevices, NullIsNoBlockToFence) {
+  const Stream own = first_->new_stream(), user = first_->new_stream();
+  void* const block = allocator_->allocate(4_MiB, own.handle, 0);
+  allocator_->fence(std::array{static_cast<void*>(nullptr), block}, user.handle);
+  EXPECT_EQ(allocator_->statistics(0).fences, 1u);
+  allocator_->record_stream(nullptr, user.handle);
+  allocator_->deallocate(block);
+}
+
 TEST_F(TwoDevices, WhatIsBrokenInEitherIsFound) {
   for (const int device : {0, 1}) {
     EXPECT_THAT(allocator_->validate(), IsEmpty());
