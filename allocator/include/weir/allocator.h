@@ -12,9 +12,10 @@
 //
 // Streams are the caller's own handles (cudaStream_t, CUstream; null is the default stream).
 // Threads: every call may be made from any thread; calls about one block must not overlap.
-// Errors: OutOfMemory; Exception for everything else. A call that throws has changed nothing, but
-// trim(), sleep(), wake(), record_write() and fence() of several blocks may be partly done, and
-// record_stop() has ended the recording.
+// Errors: OutOfMemory; Exception for everything else; std::bad_alloc if the host has no memory. A
+// call that throws has changed nothing, but trim(), sleep(), wake(), retire(), record_write() and
+// fence() of several blocks may be partly done; record_stop() has ended the recording; and
+// allocate() may have given idle memory to the driver and called the program's callbacks.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +92,7 @@ class Allocator {
   Allocator& operator=(const Allocator&) = delete;
 
   // The device that is current in the calling thread (CUDA: the current context's, or 0 if there is
-  // none).
+  // none); device 0, where the program passed the devices to the constructor.
   static constexpr int kCurrentDevice = -1;
 
   // Returns null for zero bytes, else an address that is a multiple of 512.
@@ -124,7 +125,7 @@ class Allocator {
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
   // statistics(), snapshot() and tags() of a device that was not used yet open nothing, and return
-  // zeros.
+  // zeros, or none.
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every setting of Weir and its default. Nothing else reads them from the environment.
+// Every setting of the allocator and its default. Nothing else reads these from the environment.
 //
 // The variables, their values and what they do are one table in config.cc: parsing, describe(),
 // docs/configuration.md and the error messages all come from it.

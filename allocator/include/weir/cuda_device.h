@@ -29,8 +29,8 @@ class MemoryExchange {
  public:
   virtual ~MemoryExchange() = default;
 
-  // A page as a file descriptor, which the caller closes; and a page of whatever process from such
-  // a descriptor, which stays the caller's.
+  // Exports a page as a file descriptor, which the caller closes; imports a page of any process
+  // from such a descriptor, which stays the caller's.
   virtual Result<int> export_page(PhysicalHandle page) = 0;
   virtual Result<PhysicalHandle> import_page(int descriptor) = 0;
 

@@ -9,9 +9,9 @@
 // happens-before checker). Both pass tests/conformance. docs/porting.md says what a third must do.
 //
 // Threads: every call may be made from any thread at any time.
-// Errors: a call that fails changes nothing. A driver's refusal is ErrorCode::device, with the
-// call's name and the driver's own error in the message; a lack of physical memory is
-// ErrorCode::out_of_memory.
+// Errors: a call that fails changes nothing, unless its comment says what it does. A driver's
+// refusal is ErrorCode::device, with the call's name and the driver's own error in the message; a
+// lack of physical memory is ErrorCode::out_of_memory.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +68,8 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// The calls of a device, but for those that only describe it: to count, time and fail calls by
-// name.
+// The calls of a device, but for those that describe it, stream() and prepare_to_synchronize(): to
+// count, time and fail calls by name. (capture_status() counts as capture_info.)
 enum class DeviceCall {
   reserve,
   unreserve,

@@ -37,7 +37,8 @@ class DeviceHeap {
   ~DeviceHeap();
 
   // The identity of the caller's stream. (Device::stream() breaks a capture of the stream; this
-  // does not while any binding is open or paused, and never under Trust::context.) Under
+  // does not while any binding is open or paused, nor ever under Trust::context, except for the
+  // per-thread default stream.) Under
   // Trust::context a stream has one identity, in captures and outside. Under Trust::told a stream
   // that is first seen in a capture has a number of Weir's own while it is captured, and the
   // driver's id afterwards. Errors: device; invalid_argument (Trust::told, and the per-thread
@@ -46,7 +47,8 @@ class DeviceHeap {
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
-  // Errors: out_of_memory; device.
+  // Errors: out_of_memory; asleep (the tag's); capture (Trust::told: no graph pool serves the
+  // stream's capture); invalid_argument (Stream::all()); device.
   Result<void*> allocate(Bytes bytes, Stream stream);
 
   // "Work queued so far on `user` uses these blocks": one event for all of them, or one each while
@@ -95,10 +97,11 @@ class DeviceHeap {
   // Gives the block back. Null is fine.
   //
   // The free is deferred to a later call in these cases:
-  // - A captured stream was named for the block, or the block's own stream is captured now: until
-  //   the captures that were open then are over.
-  // - A capture into the block's graph pool is going on, and did not allocate the block, or eager
-  //   work was said to use it: until that capture is over.
+  // - While a binding is open a captured stream was named for the block, or the block's own stream
+  //   is captured now (and is not Stream::may_end): until the captures that were open then are
+  //   over.
+  // - The block's graph pool is being captured into, and the block is from outside that capture or
+  //   has a named eager user: until that capture is over.
   // - A stream that record_stream() named is being captured: until it is not.
   // - Under Trust::context, the device refuses an event for such a stream: until it accepts one.
   // To deallocate the block again is an error (unknown_pointer). Until the free is done the block
@@ -127,7 +130,8 @@ class DeviceHeap {
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
   // go. Trim::at_once passes over pages that work still uses; otherwise the host waits for that
   // work first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
-  // bytes given back. Errors: device; capture (waits, and a stream is being captured).
+  // bytes given back. Errors: device; capture (a stream is being captured, and the call waits, or
+  // nothing could go).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // Sets access to all mapped memory anew. Call it once the device has got further peers
@@ -161,9 +165,9 @@ class DeviceHeap {
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
 
-  // Free bytes of the device heap that were fenced by one of these streams, where the work before
-  // the fence is not seen to be over. Counts whole runs alone (blocks of more than 256 KiB, and
-  // slabs of which nothing is live), and no graph pools. Asks the device about each such fence.
+  // Free bytes of the device heap with a fence of one of these streams, whose work is not seen to
+  // be over. Counts whole runs alone (blocks of more than 256 KiB, and slabs of which nothing is
+  // live), and no graph pools. Asks the device about each such fence.
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
 
   // The tags of the heap's memory, which sleep and wake.

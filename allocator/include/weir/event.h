@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened, one Event for each transition. Statistics, recordings, timelines and snapshots are
-// all folds of this one stream, so they cannot disagree.
+// What happened, one Event for each transition. Recordings and timelines are folds of this stream;
+// so are statistics, but for hits of a stream's own cache, which are counted where they happen.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ enum class EventKind : std::uint8_t {
   pool_close,     // ... and nobody will allocate from it any more
   capture_begin,  // requests of captured streams go to graph pool `pool`
   capture_end,    // ... no longer
-  context_events_lost,  // no event of the whole context is recorded any more: `other` says why, as
-                        // a ContextEventsLost; `stream` is the one that showed it, if one did
+  context_events_lost,  // no event of the whole context is recorded from now on; `other`: why (a
+                        // ContextEventsLost); `stream`: which one revealed it, or 0
 };
 inline constexpr int kEventKinds = static_cast<int>(EventKind::context_events_lost) + 1;
 std::string_view name_of(EventKind kind);
@@ -51,7 +51,7 @@ std::string_view name_of(ContextEventsLost why);
 std::string_view reason_of(ContextEventsLost why);
 std::string_view remedy_of(ContextEventsLost why);
 
-// Fields that a kind does not name above are zero.
+// A kind fills the fields that are named above for it; what the others hold says nothing.
 struct Event {
   EventKind kind = EventKind::allocate;
   bool plain = false;  // of pages (create to unlease) and heap_open: plain memory (MemoryKind)
@@ -78,7 +78,7 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void on_event(const Event& event) = 0;
 
-  // Called once, before the first event, when the sink is added to a heap that is at work
+  // Called before the first event, when the sink is added to a heap that holds something
   // (DeviceHeap::start_recording): what is there, as events of this moment. Unless a sink does
   // otherwise, they are events like the others.
   virtual void on_start(std::span<const Event> initial) {

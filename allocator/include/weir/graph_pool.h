@@ -71,9 +71,8 @@ class PoolBinding {
   // was captured, and GraphPool::capture() goes on with the same capture. If a capture's bindings
   // are closed several times, the last `keep` counts.
   //
-  // `origin_lives`: the stream that the capture began on was not destroyed. Without this an origin
-  // that may end without a word (Stream::may_end) is not asked whether it is captured, and counts
-  // as captured no more.
+  // `origin_lives`: the stream that the capture began on was not destroyed. If false, an origin
+  // with Stream::may_end is not asked about any more, and its capture counts as over.
   void close(bool keep = true, bool origin_lives = false);
 
   // True if the binding was opened inside a capture that the pool did not serve before, with a
@@ -124,11 +123,11 @@ class GraphPool {
   // such a stream go where they would go without this binding.
   Result<PoolBinding> serve(StreamFilter filter);
   // As warm_up(), for captured streams of programs that begin and end captures themselves: open the
-  // binding before the capture begins, and close it after the end. The host waits for eager work on
-  // the pool's memory, but not under Trust::context. A filter most often compares the id of the
-  // stream's capture. `origin`: the stream that the capture begins on, if known: the pool then sees
-  // whether the capture goes on, even if the binding is not closed. Errors: invalid_argument
-  // (another capture is going on in the pool); device.
+  // binding before the capture begins, and close it after the end. Under Trust::told the host waits
+  // for eager work on the pool's memory, and on idle memory of the device heap. A filter most often
+  // compares the id of the stream's capture. `origin`: the stream that the capture begins on, if
+  // known: the pool then sees whether the capture goes on, even if the binding is not closed.
+  // Errors: invalid_argument (another capture is going on in the pool); asleep; device.
   //
   // If the origin is being captured already, by a capture that the pool served before, the binding
   // goes on with that capture: one capture, one graph. (Under Trust::context another capture may

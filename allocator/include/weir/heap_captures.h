@@ -30,9 +30,9 @@ class HeapCaptures {
   // device heap itself serves them. Errors: device; capture (no graph pool serves its capture).
   Result<std::uint64_t> pool_serving(Stream stream);
 
-  // Attaches to the capture that `captured` is part of. Returns true if a CaptureScope ends that
-  // capture, and so does as the attachment says. False: the program ends the capture itself, which
-  // the heap does not see, so the caller must do it.
+  // Attaches to the capture that `captured` is part of. True: a CaptureScope ends that capture,
+  // joins `forked` and keeps `resource`. False: the program ends it, unseen by the heap, so the
+  // caller must do both.
   // Errors: capture (no graph pool serves it); device. None of them breaks the capture.
   Result<bool> attach(Stream captured, CaptureAttachment attachment);
 

@@ -32,8 +32,8 @@ class HeapTags {
   //
   // Errors: invalid_argument (there is no such tag; or memory can't sleep, which is named, with its
   // holder); capture (a stream is being captured): nothing has changed then, but that idle memory
-  // may have gone. device; out_of_memory (of the host): the tags are awake, or partly asleep
-  // (TagInfo). A tag that sleeps already is no error.
+  // may have gone, and the options' contents count. device; out_of_memory (of the host): the tags
+  // are awake, or partly asleep (TagInfo). A tag that sleeps already is no error.
   Result<SleepReport> sleep(const SleepOptions& options = {});
   // The host waits until the bytes are there. Errors: invalid_argument; out_of_memory (the message
   // says who has the memory), device: tags before are awake, that tag is partly asleep, and the

@@ -15,14 +15,14 @@
 namespace weir {
 
 // Whether a request takes free memory whose last use may still be running (the request's stream
-// then waits on the GPU), or new memory from the driver. (Small blocks, of at most 256 KiB, take
-// their stream's free memory, waits or not, but under no_wait: the driver has nothing that small.)
+// then waits on the GPU), or new memory from the driver. (Blocks of up to 256 KiB take their
+// stream's free memory even if that needs a wait, except under no_wait.)
 enum class ReusePolicy {
   wait,      // free memory first: least memory
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
-  no_wait,   // free memory that needs no wait (the stream's own, or seen to be over), else new: no
-             // request makes a stream wait for another (but a warm-up of a graph pool, for graphs
-             // that Graph::launch() launched). What lies where depends on how fast the GPU is.
+  no_wait,   // free memory that needs no wait (the stream's own, or its use is seen to be over),
+             // else new. Only a graph pool's warm-up still waits, for graphs that Graph::launch()
+             // launched. What lies where depends on how fast the GPU is.
 };
 
 // What the heap may rely on to know who uses a block.
@@ -67,7 +67,8 @@ enum class Shortage {
   // reuse policy prefers new memory. Comes before pages of graph pools are taken and the device is
   // asked for memory, even if the limit leaves no room.
   miss,
-  // Nor is there any other memory. Comes before the request fails.
+  // Nor is there any other memory. Comes before the request fails; not for one that is larger than
+  // the device's memory.
   out_of_memory,
 };
 
@@ -80,7 +81,7 @@ struct BlockInfo {
   std::uint64_t pool = 0;    // GraphPool::id(); 0: none's
   // The rest in a snapshot only.
   std::vector<std::uint64_t> waits_for;     // Stream::id of those that use it beside its own
-  std::optional<Nanoseconds> allocated_at;  // to 1.05 ms, where it was recorded
+  std::optional<Nanoseconds> allocated_at;  // while recording, in steps of 1.05 ms
 };
 
 // A live block of a graph pool, and its place, for GraphPool::restore().

@@ -14,8 +14,8 @@
 // waits for work queued so far on that stream. Work of further streams that use the block must be
 // ordered before it, as RMM asks, or named with Allocator::fence().
 //
-// This header needs CCCL's, of the CUDA toolkit or newer ones, and the toolkit's runtime. No other
-// header of Weir's includes it.
+// This header needs CCCL's, of the CUDA toolkit or newer ones, and the toolkit's runtime. Of Weir's
+// headers only rmm_resource.h includes it.
 //
 // Threads: every call may be made from any thread. Errors: OutOfMemory (a std::bad_alloc);
 // Exception. Deallocation reports none: a block that the device refuses to take back is logged, and

@@ -68,8 +68,8 @@ class Recorder final : public EventSink {
   // Errors: invalid_input (the file can't be written; names it and says why).
   static Result<std::unique_ptr<Recorder>> open(const std::string& path,
                                                 const RecorderOptions& options = {});
-  // A flight recorder: keeps the latest events in memory, in `most` bytes when compressed (besides
-  // what is live at the oldest of them), for write_to().
+  // A flight recorder: keeps the latest events in memory, `most` compressed bytes of them, and what
+  // was live at the oldest of them, for write_to().
   static std::unique_ptr<Recorder> keep(Bytes most, const RecorderOptions& options = {});
 
   // Closes; a caller who wants to know whether all was written calls close() first.

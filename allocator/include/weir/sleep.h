@@ -34,8 +34,8 @@ struct SleepOptions {
   std::optional<SleepContents> contents;  // of these tags, now and from now on; nothing: as before
   // Leave awake what can't sleep (plain memory, memory that is held); else it is an error.
   bool keep = false;
-  // Copy also bytes of graphs' pages that are in no live block: a launch may have written there
-  // what is yet to be read. If false, each graph's outputs must be live blocks, or read already.
+  // Also copy bytes of graphs' pages outside live blocks: a launch may have left results there that
+  // nobody has read. If false, each output of a graph must be in a live block, or read already.
   bool graph_scratch = true;
 };
 

@@ -14,7 +14,8 @@ namespace weir {
 // A quantity that rises and falls.
 struct Gauge {
   std::uint64_t current = 0;
-  std::uint64_t peak = 0;   // highest `current` since the start or the last reset_peaks()
+  std::uint64_t peak = 0;  // highest `current` since the start or the last reset_peaks(), as far as
+                           // threads that change it at one moment can tell
   std::uint64_t total = 0;  // sum of all rises
 
   void add(std::uint64_t n);

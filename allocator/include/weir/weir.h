@@ -56,7 +56,7 @@ typedef int32_t weir_status_t;
 const char* weir_status_name(weir_status_t status);
 
 /* The reason of this thread's latest failed call; "" before the first. Never null; stays valid
- * until the thread's next call that fails. */
+ * until the thread's next call that fails, or weir_validate() finds something. */
 const char* weir_last_error(void);
 
 typedef struct weir_allocator_t weir_allocator_t;
