@@ -307,7 +307,7 @@ Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
   if (block.source != nullptr) {
     return check(share_segment(memory.device(), block.base, Address::of(pointer) - block.base));
   }
-  return check(shared_.share(memory.heap_of(pointer), memory.device(), pointer));
+  return check(shared_.share(memory.heap(), memory.device(), pointer));
 }
 
 std::shared_ptr<void> Backend::getIpcDevPtr(std::string handle) {
@@ -385,7 +385,7 @@ void Backend::enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches
   auto* const cuda = dynamic_cast<CudaDevice*>(&other.device());
   if (cuda == nullptr) return;
   check(cuda->add_peer(device));
-  check(other.renew_access());
+  check(other.heap().renew_access());
   check(opened_.renew_access(other.device()));
 }
 

@@ -60,7 +60,7 @@ SegmentPool::Source source_of(
   return {[of](Bytes bytes, Stream stream) {
             return of->raw_alloc_with_stream(bytes.count, static_cast<cudaStream_t>(stream.handle));
           },
-          [of](void* memory) { of->raw_delete(memory); }};
+          [of](void* memory, Bytes) { of->raw_delete(memory); }};
 }
 
 DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
@@ -80,16 +80,20 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
       pools_(heap, device,
              [this](PoolId id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
                const bool comes = change == SegmentPool::Change::gained;
+               if (id == PoolId{0, 0}) {
+                 uncached_bytes_ += comes ? segment.bytes.count : -segment.bytes.count;
+                 return;
+               }
                statistics_.count_segment(segment.bytes, comes);
                if (!history_.wants_entries()) return;
                history_.segment(segment.address, segment.bytes, segment.stream, id, !comes);
              }) {
   heap_.on_shortage(weir::Shortage::miss, [](Bytes) { call_free_memory_callbacks(); });
   heap_.tags().on_sleep([this]() -> std::vector<HeldMemory> {
-    const DeviceHeap* const uncached = uncached_.heap();
-    const Bytes alone = {uncached == nullptr ? 0 : uncached->statistics().reserved_bytes.current};
     return {
-        {kDefaultTag, alone, "allocated while torch.cuda.caching_allocator_enable(False)"},
+        {kDefaultTag,
+         {uncached_bytes_.load()},
+         "allocated while torch.cuda.caching_allocator_enable(False)"},
         {kDefaultTag, statistics_.held_by_sources(), "MemPools with an allocator of their own"}};
   });
   heap_.on_shortage(weir::Shortage::out_of_memory, [this](Bytes) { begin_retry(); });
@@ -115,13 +119,7 @@ void* DeviceMemory::allocate(Bytes bytes, const Stream& stream) {
 void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
   if (const std::optional<Error> error = frees_.take_failure()) raise(*error);
   finish_frees(frees_.take_done());
-  const std::shared_ptr<SegmentPool> source = pools_.source_for(stream);
-  if (source == nullptr && !caching_.load(std::memory_order_relaxed) &&
-      !is_captured(device_, stream)) {
-    const Result<void*> alone = uncached_.allocate(bytes, stream);
-    if (!alone) fail(bytes, stream, alone.error());
-    return *alone;
-  }
+  const std::shared_ptr<SegmentPool> source = source_for(stream);
   History::Context context = history_.wants_entries() ? history_.context_of_allocation() : nullptr;
   void* const block = [&] {
     const History::Cause cause(context);
@@ -134,6 +132,7 @@ void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
       pools_.has_sources() || history_.wants_entries() || c10::memoryProfilingEnabled();
   if (!is_told_of) return block;
   const std::optional<Found> found = find(block);
+  if (found && found->is_uncached()) return block;
   if (found && found->source != nullptr) {
     statistics_.count_block(found->bytes, found->requested, /*comes=*/true);
   }
@@ -146,6 +145,27 @@ void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
     was_profiled_.store(true, std::memory_order_relaxed);
   }
   return block;
+}
+
+// Null: the heap serves the stream's requests.
+std::shared_ptr<SegmentPool> DeviceMemory::source_for(const Stream& stream) {
+  std::shared_ptr<SegmentPool> source = pools_.source_for(stream);
+  if (source != nullptr || caching_.load(std::memory_order_relaxed)) return source;
+  if (is_captured(device_, stream)) return nullptr;
+  (void)device_.prepare_to_synchronize();  // each free waits so
+  heap_.captures().meet(stream);
+  return pools_.uncached(
+      {.allocate = [this](Bytes size, Stream) -> void* {
+         const Result<Address> at = device_.allocate_segment(size);
+         if (at) return at->pointer();
+         const Result<MemoryInfo> now = device_.memory_info();
+         if (at.error().code() == ErrorCode::out_of_memory || (now && now->free < size)) {
+           return nullptr;
+         }
+         raise(at.error());
+       },
+       .free = [this](void* at, Bytes size) { (void)device_.free_segment(Address::of(at), size); },
+       .caches = false});
 }
 
 // For a request that the heap refused. As with PyTorch's own allocator, one that a pool serves has
@@ -209,7 +229,6 @@ bool DeviceMemory::deallocate(void* block) {
   // (Whether this thread is profiled is asked only once an allocation has been.)
   const bool is_watched =
       history_.wants_entries() || pools_.has_sources() || frees_.any() ||
-      uncached_.heap() != nullptr ||
       (was_profiled_.load(std::memory_order_relaxed) && c10::memoryProfilingEnabled());
   if (is_watched) [[unlikely]]
     return deallocate_watched(block);
@@ -222,21 +241,23 @@ bool DeviceMemory::deallocate_watched(void* block) {
   const std::optional<Found> found = find(block);
   if (!found || found->address != Address::of(block)) return false;
   History::Context context;
-  if (history_.wants_entries() && !found->is_uncached) {
+  if (history_.wants_entries() && !found->is_uncached()) {
     context = history_.free_requested(block, found->requested, found->stream, found->pool);
   }
-  return frees_.defer(block) || give_back(block, *found, std::move(context));
+  if (!frees_.defer(block)) return give_back(block, *found, std::move(context));
+  if (found->is_uncached()) finish_frees(frees_.wait_and_take_done());
+  return true;
 }
 
 // No stream uses the block any more, but those that its heap knows of.
 bool DeviceMemory::give_back(void* block, const Found& found, History::Context context) {
-  if (found.is_uncached) return note_freed(block, uncached_.deallocate(block));
+  if (found.is_uncached()) return note_freed(block, found.source->deallocate(block));
   if (history_.wants_entries()) {
     history_.free_completed(block, found.requested, found.stream, found.pool, std::move(context));
   }
   if (found.source != nullptr) {
     statistics_.count_block(found.bytes, found.requested, /*comes=*/false);
-    found.source->deallocate(block);
+    (void)found.source->deallocate(block);  // it caches
   } else if (const Status freed = heap_.deallocate(block); !freed) {
     return note_freed(block, freed);
   }
@@ -274,16 +295,14 @@ std::optional<DeviceMemory::Found> DeviceMemory::find(const void* pointer) {
                  .base = found->segment,
                  .base_bytes = found->segment_bytes});
   }
-  const bool is_uncached = uncached_.owns(pointer);
-  const std::optional<BlockInfo> info = heap_of(pointer).find(pointer);
+  const std::optional<BlockInfo> info = heap_.find(pointer);
   if (!info) return std::nullopt;
   return live({.address = info->address,
                .bytes = info->bytes,
                .requested = info->requested,
                .stream = {.handle = streams_.handle_of(info->stream), .id = info->stream},
-               .pool = is_uncached ? c10::MempoolId_t{0, 0} : pools_.id_of(info->pool),
+               .pool = pools_.id_of(info->pool),
                .source = nullptr,
-               .is_uncached = is_uncached,
                .base = info->address,
                .base_bytes = info->bytes});
 }
@@ -293,7 +312,7 @@ std::optional<DeviceMemory::Found> DeviceMemory::find(const void* pointer) {
 bool DeviceMemory::record_stream(void* block, Stream user, DeviceMemory* of) {
   const bool is_own = of == nullptr || of == this;
   if (is_own && !pools_.find(block)) {
-    const Status recorded = heap_of(block).record_stream(block, user);
+    const Status recorded = heap_.record_stream(block, user);
     if (recorded.ok()) return true;
     if (recorded.error().code() == ErrorCode::unknown_pointer) return false;
     raise(recorded.error());
@@ -360,13 +379,6 @@ double DeviceMemory::fraction() const {
   return limit > 0 ? std::min(fraction, limit / static_cast<double>(total_.count)) : fraction;
 }
 
-Status DeviceMemory::renew_access() {
-  Status renewed = heap_.renew_access();
-  DeviceHeap* const uncached = uncached_.heap();
-  if (renewed && uncached != nullptr) renewed = uncached->renew_access();
-  return renewed;
-}
-
 void DeviceMemory::empty(c10::MempoolId_t pool) {
   const History::Context context = history_.context_of_release();
   const History::Cause cause(context);
@@ -374,7 +386,6 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
   if (pool != c10::MempoolId_t{0, 0}) return pools_.empty(pool);
   pools_.empty_sources();
   check(heap_.trim(0_B, Trim::waits));
-  check(uncached_.empty());
 }
 
 void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks) {

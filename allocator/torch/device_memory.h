@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One device's memory, as PyTorch sees it: requests, frees and uses of blocks, whichever memory
-// they are of. That is a device heap's, which has pools; a pool's with a source of its own; or,
-// while caching is switched off, memory that nothing keeps.
+// they are of. That is a device heap's, which has pools; or that of a pool with a source of its
+// own, as is the memory that is allocated while caching is switched off.
 //
 // Knows PyTorch's types and no driver but through Device, so that it is tested on a simulated one.
 #pragma once
@@ -20,7 +20,6 @@
 #include "torch/pools.h"
 #include "torch/statistics.h"
 #include "torch/streams.h"
-#include "torch/uncached.h"
 #include "weir/device_heap.h"
 
 namespace weir::pytorch {
@@ -44,10 +43,6 @@ class DeviceMemory {
   int number() const { return number_; }
   Device& device() { return device_; }
   DeviceHeap& heap() { return heap_; }
-  // The heap whose addresses `pointer` is among; heap(), if there is none.
-  DeviceHeap& heap_of(const void* pointer) {
-    return uncached_.owns(pointer) ? *uncached_.heap() : heap_;
-  }
   Pools& pools() { return pools_; }
   History& history() { return history_; }
   Streams& streams() { return streams_; }
@@ -59,21 +54,20 @@ class DeviceMemory {
   bool deallocate(void* block);
 
   // Is it memory of this device that Weir gave out, or a live block's that a pool's source gave?
-  bool owns(const void* pointer) const {
-    return heap_.owns(pointer) || uncached_.owns(pointer) || pools_.find(pointer);
-  }
+  bool owns(const void* pointer) const { return heap_.owns(pointer) || pools_.find(pointer); }
   // A block, wherever its memory is from.
   struct Found {
     Address address;
     Bytes bytes, requested;
     Stream stream;
     c10::MempoolId_t pool{0, 0};
-    std::shared_ptr<SegmentPool> source;  // null: its memory is the heap's, or
-    bool is_uncached = false;             // the driver's
+    std::shared_ptr<SegmentPool> source;  // null: its memory is the heap's
     // The contiguous memory that it lies in: the block, beyond which its pages may be others'; or,
     // as PyTorch's own allocator says it, the segment that the source gave.
     Address base;
     Bytes base_bytes;
+    // As in PyTorch's own allocator, such a block is in no statistics and no history.
+    bool is_uncached() const { return source != nullptr && pool == c10::MempoolId_t{0, 0}; }
   };
   // The one that `pointer` points into. A block that was freed, and whose free waits, is not live.
   std::optional<Found> find(const void* pointer);
@@ -91,7 +85,8 @@ class DeviceMemory {
   // (some of the blocks are not fenced).
   Result<std::optional<Fence>> fence_around(std::span<const void* const> pointers, Stream user);
 
-  // While it is off, what is allocated has memory of its own (uncached.h), whenever it is freed;
+  // While it is off, what is allocated has the driver's plain memory, which goes back when it is
+  // freed, and is in no statistics, history, snapshot or recording, in no pool, and under no limit;
   // but for work that is captured, whose memory is its graph's. With
   // PYTORCH_NO_CUDA_MEMORY_CACHING=1 it is always off.
   void set_caching(bool on) { caching_.store(on && caching_allowed_, std::memory_order_relaxed); }
@@ -99,8 +94,6 @@ class DeviceMemory {
   // smaller of the two is the heap's, and fraction().
   void set_fraction(double fraction);
   double fraction() const;
-  // The device gives access to what is mapped in another way now.
-  Status renew_access();
   // What is free goes back to the driver, or what of it belongs to that pool. The host waits for
   // work that still uses it.
   void empty(c10::MempoolId_t pool);
@@ -115,6 +108,7 @@ class DeviceMemory {
   [[gnu::noinline]] void* allocate_watched(Bytes bytes, const Stream& stream);
   [[gnu::noinline]] void* allocate_refused(Bytes bytes, const Stream& stream, const Error& error);
   void* allocate_from(SegmentPool& source, Bytes bytes, const Stream& stream);
+  std::shared_ptr<SegmentPool> source_for(const Stream& stream);
   void begin_retry();
   [[noreturn]] void fail(Bytes bytes, const Stream& stream, const Error& error);
 
@@ -133,7 +127,7 @@ class DeviceMemory {
   const Bytes total_;
   const Bytes configured_limit_;  // zero: none
   std::atomic<double> fraction_{1};
-  Uncached uncached_{device_, heap_};
+  std::atomic<std::uint64_t> uncached_bytes_{0};
   Frees frees_;
   const bool caching_allowed_;
   std::atomic<bool> caching_;

@@ -38,19 +38,29 @@ std::optional<Pools::Pool> Pools::find_pool(PoolId id) const {
   return known == pools_.end() ? std::nullopt : std::optional(known->second);
 }
 
+// Of a pool that is new. With mutex_ held.
+Pools::Pool& Pools::open(PoolId id, SegmentPool::Source source) {
+  Pool& pool = pools_[id];
+  pool.segments = std::make_shared<SegmentPool>(
+      std::move(source), device_,
+      [this, id](const SegmentPool::Segment& segment, SegmentPool::Change change) {
+        listener_(id, segment, change);
+      });
+  sources_.push_back({id, pool.segments});
+  has_sources_.store(true, std::memory_order_relaxed);
+  return pool;
+}
+
 void Pools::retain(PoolId id, SegmentPool::Source source) {
   const std::lock_guard lock(mutex_);
-  if (source.allocate != nullptr && !pools_.contains(id)) {
-    auto segments = std::make_shared<SegmentPool>(
-        std::move(source), device_,
-        [this, id](const SegmentPool::Segment& segment, SegmentPool::Change change) {
-          listener_(id, segment, change);
-        });
-    sources_.push_back({id, segments});
-    has_sources_.store(true, std::memory_order_relaxed);
-    pools_[id].segments = std::move(segments);
-  }
-  ++open(id).uses;
+  const bool is_new = source.allocate != nullptr && !pools_.contains(id);
+  ++(is_new ? open(id, std::move(source)) : open(id)).uses;
+}
+
+std::shared_ptr<SegmentPool> Pools::uncached(const SegmentPool::Source& source) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find({0, 0});
+  return (known == pools_.end() ? open({0, 0}, source) : known->second).segments;
 }
 
 Status Pools::release(PoolId id) {

@@ -84,6 +84,8 @@ class Pools {
   bool has_sources() const { return has_sources_.load(std::memory_order_relaxed); }
   // The pool that serves the stream's requests, if it has a source; null: the heap serves them.
   std::shared_ptr<SegmentPool> source_for(Stream stream) const;
+  // A pool that PyTorch does not know, of the id {0, 0}; made with that source if there is none.
+  std::shared_ptr<SegmentPool> uncached(const SegmentPool::Source& source);
   struct Sourced {
     PoolId id;
     std::shared_ptr<SegmentPool> memory;
@@ -130,6 +132,7 @@ class Pools {
   using Bindings = std::vector<Binding>;
 
   Pool& open(PoolId id);
+  Pool& open(PoolId id, SegmentPool::Source source);
   Bindings::iterator latest_of(PoolId id);
   // The pool as it is now; none: there is none.
   std::optional<Pool> find_pool(PoolId id) const;

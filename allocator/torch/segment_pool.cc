@@ -18,9 +18,9 @@ constexpr Bytes kSegmentUnit = 2_MiB;
 
 Bytes block_bytes(Bytes requested) { return std::max(round_up(requested, kGrain), kGrain); }
 bool is_small(Bytes block) { return block <= kMostSmall; }
-Bytes segment_bytes(Bytes block) {
+Bytes segment_bytes(Bytes block, bool caches) {
   if (is_small(block)) return kSmallSegment;
-  return block < kLeastOfItsOwn ? kLargeSegment : round_up(block, kSegmentUnit);
+  return caches && block < kLeastOfItsOwn ? kLargeSegment : round_up(block, kSegmentUnit);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ void* SegmentPool::take(Segment& segment, Blocks::iterator at, Bytes requested) 
 
 void* SegmentPool::allocate(Bytes requested, Stream stream) {
   if (void* const block = take_free(requested, stream)) return block;
-  const Bytes bytes = block_bytes(requested), size = segment_bytes(bytes);
+  const Bytes bytes = block_bytes(requested), size = segment_bytes(bytes, source_.caches);
   void* const memory = source_.allocate(size, stream);
   if (memory == nullptr) return nullptr;
   const Address begin = Address::of(memory);
@@ -86,7 +86,16 @@ void* SegmentPool::allocate(Bytes requested, Stream stream) {
   return take(kept, kept.blocks.begin(), requested);
 }
 
-void SegmentPool::deallocate(const void* pointer) {
+Status SegmentPool::deallocate(const void* pointer) {
+  if (!source_.caches) {
+    if (Status waited = device_.synchronize_context(); !waited) return waited;
+  }
+  put_back(pointer);
+  if (!source_.caches) empty();
+  return {};
+}
+
+void SegmentPool::put_back(const void* pointer) {
   const std::lock_guard lock(mutex_);
   Segment& segment = segment_of(Address::of(pointer));
   auto block = segment.blocks.find(Address::of(pointer));
@@ -143,7 +152,7 @@ void SegmentPool::empty() {
     idle.pop_back();
     try {
       listener_(segment, Change::gives_back);
-      source_.free(segment.address.pointer());
+      source_.free(segment.address.pointer(), segment.bytes);
     } catch (...) {
       put_back(std::move(idle));
       throw;

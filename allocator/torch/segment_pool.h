@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool whose memory another allocator gives (torch.cuda.MemPool(allocator)): a small caching
-// allocator over segments, which the other one is asked for in the sizes that PyTorch's own
-// allocator asks for.
+// A pool whose memory is not the heap's: a small allocator over segments that a source gives, which
+// is another of PyTorch's allocators (torch.cuda.MemPool(allocator)), or the driver (memory that is
+// not cached).
 //
-// A request of at most 1 MiB is served from a segment of 2 MiB, one of less than 10 MiB from a
-// segment of 20 MiB, and a larger one has a segment of its own, rounded up to 2 MiB. The smallest
-// free block of the stream that is large enough is taken, and split; a freed block is merged with
-// free neighbours. Blocks never change stream. Who frees a block has made sure that other streams
-// are done with it.
+// A request of at most 1 MiB is served from a segment of 2 MiB. A pool that caches serves one of
+// less than 10 MiB from a segment of 20 MiB, as PyTorch's own allocator does; any other request has
+// a segment of its own, rounded up to 2 MiB. The smallest free block of the stream that is large
+// enough is taken, and split; a freed block is merged with free neighbours. Blocks never change
+// stream. Who frees a block of a pool that caches has made sure that other streams are done with
+// it.
 #pragma once
 
 #include <atomic>
@@ -26,10 +27,13 @@ namespace weir::pytorch {
 // Threads: self-synchronised. The source and the listener are called with no lock held.
 class SegmentPool {
  public:
-  // The other allocator: memory for a stream, null where there is none; and its way back.
+  // Memory for a stream, null where there is none; and its way back.
   struct Source {
     std::function<void*(Bytes, Stream)> allocate;
-    std::function<void(void*)> free;
+    std::function<void(void*, Bytes)> free;
+    // False: segments go back as soon as they are free. A free then waits for all work of the
+    // device, as cudaFree() does, so that whatever is left of a segment may be used again.
+    bool caches = true;
   };
   struct Block {
     Bytes bytes, requested;
@@ -61,8 +65,8 @@ class SegmentPool {
   void* take_free(Bytes bytes, Stream stream);
   // The same, or of a new segment; null: the source has none. Errors: what the source throws.
   void* allocate(Bytes bytes, Stream stream);
-  // The block must be live.
-  void deallocate(const void* block);
+  // The block must be live. Errors: those of the wait, if the pool does not cache.
+  Status deallocate(const void* block);
 
   struct Found {
     Address address;
@@ -94,6 +98,7 @@ class SegmentPool {
   Segment& segment_of(Address address);
   static Free key(const Segment& segment, Blocks::const_iterator block);
   void* take(Segment& segment, Blocks::iterator block, Bytes requested);
+  void put_back(const void* block);
   void put_back(std::vector<Segment> segments);
 
   const Source source_;

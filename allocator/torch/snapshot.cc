@@ -129,6 +129,7 @@ std::vector<SegmentInfo> DeviceMemory::segments(c10::MempoolId_t pool) {
     before = &piece;
   }
   for (const Pools::Sourced& source : pools_.sources()) {
+    if (source.id == PoolId{0, 0}) continue;  // what is not cached
     for (const SegmentPool::Segment& from : source.memory->segments()) {
       SegmentInfo& segment = begin_segment(from.address, static_cast<std::uint64_t>(from.number));
       segment.is_large = !from.is_small;

@@ -729,6 +729,34 @@ TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfAllStreams) {
   EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
+TEST(CachingOff, IdleMemoryOfTheCacheGoesBackWhereTheDeviceHasNoMore) {
+  SimDevice device({.memory = 64_MiB});
+  const Stream stream = device.new_stream();
+  DeviceHeap heap(device);
+  DeviceMemory memory(0, device, heap);
+  EXPECT_TRUE(memory.deallocate(memory.allocate(60_MiB, stream)));
+  memory.set_caching(false);
+  EXPECT_TRUE(memory.deallocate(memory.allocate(30_MiB, stream)));
+  EXPECT_THROW((void)memory.allocate(70_MiB, stream), c10::OutOfMemoryError);
+  // Anything else that the device refuses is its own error.
+  device.fail(DeviceCall::allocate_segment, 1);
+  EXPECT_THROW((void)memory.allocate(2_MiB, stream), c10::AcceleratorError);
+}
+
+TEST_F(DeviceMemories, WithCachingOffABlockGoesBackOnceAStreamOfAnotherDeviceIsDoneToo) {
+  SimDevice other;
+  const Stream user = other.new_stream();
+  DeviceHeap heap(other);
+  DeviceMemory of(1, other, heap);
+  memory_.set_caching(false);
+  void* const block = memory_.allocate(8_MiB, a_);
+  ASSERT_TRUE(other.launch(user, 5_ms).ok());
+  EXPECT_TRUE(memory_.record_stream(block, user, &of));
+  EXPECT_TRUE(memory_.deallocate(block));
+  EXPECT_GE(other.now(), 5_ms);
+  EXPECT_EQ(device_.physical_bytes(), 0_B);
+}
+
 TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {
   const c10::MempoolId_t pool{1, 0};
   memory_.set_caching(false);
@@ -774,28 +802,6 @@ TEST_F(DeviceMemories, StreamsAreKnownToWhoeverWasAsked) {
   const Result<Stream> none = streams->of(reinterpret_cast<cudaStream_t>(&streams));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code(), ErrorCode::device);
-}
-
-TEST_F(DeviceMemories, AccessIsRenewedWhereverMemoryIsFrom) {
-  const auto renewals = [&] {
-    const std::uint64_t before = device_.calls(DeviceCall::set_access);
-    EXPECT_TRUE(memory_.renew_access().ok());
-    return device_.calls(DeviceCall::set_access) - before;
-  };
-  void* const cached = memory_.allocate(4_MiB, a_);
-  const std::uint64_t alone = renewals();
-  EXPECT_GT(alone, 0u);
-  memory_.set_caching(false);
-  void* const uncached = memory_.allocate(4_MiB, a_);
-  const std::uint64_t both = renewals();
-  EXPECT_GT(both, alone);
-  for (std::uint64_t nth = 1; nth <= both; ++nth) {
-    device_.fail(DeviceCall::set_access, nth);
-    const Status renewed = memory_.renew_access();
-    ASSERT_FALSE(renewed.ok());
-    EXPECT_EQ(renewed.error().code(), ErrorCode::device);
-  }
-  for (void* const block : {cached, uncached}) EXPECT_TRUE(memory_.deallocate(block));
 }
 
 TEST_F(DeviceMemories, APoolThatCantBeBegunHasNoUser) {

@@ -76,19 +76,47 @@ TEST(SegmentPool, BlocksOfRandomProgramsNeverOverlapAndStayOnTheirStream) {
         ASSERT_TRUE(found.has_value());
         EXPECT_EQ(found->stream, victim->second.stream);
         EXPECT_EQ(found->block.requested, victim->second.bytes);
-        pool.deallocate(victim->first.pointer());
+        EXPECT_TRUE(pool.deallocate(victim->first.pointer()).ok());
         EXPECT_FALSE(pool.find(victim->first.pointer()).has_value());
         live.erase(victim);
       }
       if (step % 500 == 0) expect_sound(pool);
       if (step % 1000 == 999) pool.empty();
     }
-    for (const auto& [at, block] : live) pool.deallocate(at.pointer());
+    for (const auto& [at, block] : live) EXPECT_TRUE(pool.deallocate(at.pointer()).ok());
     expect_sound(pool);
     pool.empty();
     EXPECT_EQ(source->held, 0u);
     EXPECT_FALSE(pool.has_segments());
   }
+}
+
+// As with cudaFree(): the rest of the segment may serve the next request at once.
+TEST(SegmentPool, WithoutACacheAFreeWaitsForWorkThatNobodyToldOfAndLeavesNothingBehind) {
+  SimDevice device;
+  const Stream stream = device.new_stream(), reader = device.new_stream();
+  const auto source = std::make_shared<FakeSource>(device);
+  SegmentPool::Source uncached = source_of(source);
+  uncached.caches = false;
+  SegmentPool pool(uncached, device, &ignore);
+  void* const beside = pool.allocate(512_KiB, stream);
+  void* const x = pool.allocate(512_KiB, stream);
+  ASSERT_TRUE(device.launch(reader, Reads(x, 512_KiB), 50_ms).ok());
+  EXPECT_TRUE(pool.deallocate(x).ok());
+  void* const y = pool.allocate(512_KiB, stream);
+  ASSERT_TRUE(device.launch(stream, Writes(y, 512_KiB), 1_ms).ok());
+  EXPECT_TRUE(pool.deallocate(y).ok());
+  EXPECT_TRUE(pool.deallocate(beside).ok());
+  EXPECT_TRUE(pool.deallocate(pool.allocate(3_MiB, stream)).ok());
+  EXPECT_THAT(source->asked, testing::ElementsAre((2_MiB).count, (4_MiB).count));
+  EXPECT_EQ(source->held, 0u);
+  EXPECT_EQ(device.race_count(), 0u);
+  // A free whose wait fails leaves the block as it was.
+  void* const kept = pool.allocate(1_MiB, stream);
+  device.fail(DeviceCall::synchronize_context, 1);
+  EXPECT_FALSE(pool.deallocate(kept).ok());
+  EXPECT_TRUE(pool.find(kept).has_value());
+  EXPECT_TRUE(pool.deallocate(kept).ok());
 }
 
 // `source` is not meant for threads: each of them has a segment beforehand.
@@ -99,7 +127,7 @@ TEST(SegmentPool, ThreadsUseTheirStreamsAtOnce) {
   std::array<Stream, 4> streams;
   for (Stream& stream : streams) {
     stream = device.new_stream();
-    pool.deallocate(pool.allocate(1_MiB, stream));
+    EXPECT_TRUE(pool.deallocate(pool.allocate(1_MiB, stream)).ok());
   }
   std::vector<std::thread> threads;
   for (const Stream stream : streams) {
@@ -107,7 +135,7 @@ TEST(SegmentPool, ThreadsUseTheirStreamsAtOnce) {
       for (int i = 0; i < 2000; ++i) {
         std::array<void*, 3> blocks;
         for (void*& block : blocks) block = pool.allocate(100_KiB, stream);
-        for (void* const block : blocks) pool.deallocate(block);
+        for (void* const block : blocks) EXPECT_TRUE(pool.deallocate(block).ok());
       }
     });
   }

@@ -50,6 +50,17 @@ void close_failed(Pools& pools, Stream current) {
   if constexpr (requires { pools.close_failed(current); }) (void)pools.close_failed(current);
 }
 
+// As the backend has it while caching is off.
+pytorch::SegmentPool::Source uncached_memory(Device& device) {
+  return {
+      .allocate = [&device](Bytes size, Stream) -> void* {
+        const Result<Address> at = device.allocate_segment(size);
+        return at ? at->pointer() : nullptr;
+      },
+      .free = [&device](void* at, Bytes size) { (void)device.free_segment(Address::of(at), size); },
+      .caches = false};
+}
+
 template <class Name>
 void note_life(Name& stream, bool lasts) {
   if constexpr (requires { stream.may_end; }) stream.may_end = !lasts;
@@ -60,7 +71,9 @@ void note_life(Name& stream, bool lasts) {
 bool has_policy_without_waits() { return kHasNever<ReusePolicy>; }
 
 Subject::Subject(Device& device, SubjectOptions options)
-    : device_(device), heap_(device, heap_options(options)) {}
+    : device_(device),
+      heap_(device, heap_options(options)),
+      uncached_(uncached_memory(device), device, [](const auto&, auto) {}) {}
 
 Result<Stream> Subject::known(StreamName name) {
   if (name.lasts && !name.bare) {
@@ -86,23 +99,28 @@ Result<void*> Subject::allocate(Bytes bytes, StreamName name) {
   Result<Stream> stream = known(name);
   if (!stream) return std::move(stream).error();
   if (caching_ || is_captured(*stream)) return heap_.allocate(bytes, *stream);
-  return uncached_.allocate(bytes, *stream);
+  meet(heap_, *stream);
+  if (void* const block = uncached_.allocate(bytes, *stream)) return block;
+  (void)heap_.trim(0_B, Trim::waits);
+  if (void* const block = uncached_.allocate(bytes, *stream)) return block;
+  return Error(ErrorCode::out_of_memory, "the device has no more");
 }
 
 Status Subject::deallocate(void* block) {
-  return uncached_.owns(block) ? uncached_.deallocate(block) : heap_.deallocate(block);
+  return uncached_.find(block) ? uncached_.deallocate(block) : heap_.deallocate(block);
 }
 
 Status Subject::record_stream(void* block, StreamName user) {
   Result<Stream> stream = known(user);
   if (!stream) return std::move(stream).error();
-  DeviceHeap& heap = uncached_.owns(block) ? *uncached_.heap() : heap_;
-  return heap.record_stream(block, *stream);
+  if (uncached_.find(block)) return {};  // its free waits for all work
+  return heap_.record_stream(block, *stream);
 }
 
 Status Subject::empty_cache() {
   if (const Result<Bytes> trimmed = heap_.trim(0_B, Trim::waits); !trimmed) return trimmed.error();
-  return uncached_.empty();
+  uncached_.empty();
+  return {};
 }
 
 Status Subject::set_limit(Bytes limit) {

@@ -12,7 +12,7 @@
 
 #include "tests/torch/contract/torch_allocator.h"
 #include "torch/pools.h"
-#include "torch/uncached.h"
+#include "torch/segment_pool.h"
 #include "weir/device_heap.h"
 
 namespace weir::contract {
@@ -57,7 +57,7 @@ class Subject final : public TorchAllocator {
   Device& device_;
   DeviceHeap heap_;
   pytorch::Pools pools_{heap_, device_};
-  pytorch::Uncached uncached_{device_, heap_};
+  pytorch::SegmentPool uncached_;
   std::unordered_map<void*, Stream> lasting_;  // by handle
   std::map<PoolId, std::vector<PlacedBlock>> saved_;
   bool caching_ = true;
