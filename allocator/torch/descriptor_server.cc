@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/descriptor_server.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "observe/own_thread.h"
@@ -32,28 +33,24 @@ constexpr std::chrono::milliseconds kUntilThereMayBeRoom{20};  // for one more d
 std::optional<std::string> random_digits() {
   std::array<unsigned char, kKeyDigits / 2> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) return {};
-  std::string digits;
-  for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
-  return digits;
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 Error socket_error(const char* call) {
   return {ErrorCode::unavailable, fmt::format("{}: {}", call, std::strerror(errno))};
 }
 
-struct SocketAddress {
-  sockaddr_un address{};
-  socklen_t size = 0;
-};
-// Its first byte is zero: no file has that name.
-SocketAddress abstract_address(const std::string& name) {
-  SocketAddress at;
-  at.address.sun_family = AF_UNIX;
+// Messages have bounds, so that each comes whole or not at all.
+Descriptor new_socket() { return Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+
+// ::bind() or ::connect() to an abstract name: its first byte is zero, and no file has it.
+template <class Call>
+bool at_name(Call call, const Descriptor& socket, const std::string& name) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   const std::string whole = "weir-" + name;
-  const std::size_t length = std::min(whole.size(), sizeof at.address.sun_path - 1);
-  std::memcpy(at.address.sun_path + 1, whole.data(), length);
-  at.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-  return at;
+  const std::size_t length = whole.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return call(socket.number(), reinterpret_cast<const sockaddr*>(&address), size) == 0;
 }
 
 void set_patience(int socket, int seconds) {
@@ -62,28 +59,22 @@ void set_patience(int socket, int seconds) {
   (void)::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-bool send_all(int socket, const void* data, std::size_t size) {
-  const auto* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t sent = ::send(socket, at, size, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return false;
-    at += sent;
-    size -= static_cast<std::size_t>(sent);
-  }
-  return true;
+// The call again, until no signal interrupts it: did it send or receive so many bytes?
+template <class Call>
+bool passes(std::size_t bytes, Call&& call) {
+  ssize_t passed = 0;
+  do {
+    passed = call();
+  } while (passed < 0 && errno == EINTR);
+  return passed == static_cast<ssize_t>(bytes);
 }
 
-bool receive_all(int socket, void* data, std::size_t size) {
-  auto* at = static_cast<char*>(data);
-  while (size > 0) {
-    const ssize_t got = ::recv(socket, at, size, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    at += got;
-    size -= static_cast<std::size_t>(got);
-  }
-  return true;
+bool send(int socket, const void* data, std::size_t size) {
+  return passes(size, [&] { return ::send(socket, data, size, MSG_NOSIGNAL); });
+}
+
+bool receive(int socket, void* data, std::size_t size) {
+  return passes(size, [&] { return ::recv(socket, data, size, 0); });
 }
 
 // With one byte, as some data must go along.
@@ -103,40 +94,27 @@ struct Message {
   Message& operator=(const Message&) = delete;
 };
 
-bool send_batch(int socket, const std::vector<Descriptor>& all, std::size_t begin,
-                std::size_t count) {
-  Message message(count);
+bool send_batch(int socket, std::span<const Descriptor> batch) {
+  Message message(batch.size());
   cmsghdr* const rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(count * sizeof(int));
-  for (std::size_t i = 0; i < count; ++i) {
-    const int number = all[begin + i].number();
-    std::memcpy(CMSG_DATA(rights) + i * sizeof number, &number, sizeof number);
-  }
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(socket, &message.header, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == 1;
+  rights->cmsg_len = CMSG_LEN(batch.size() * sizeof(int));
+  std::transform(batch.begin(), batch.end(), reinterpret_cast<int*>(CMSG_DATA(rights)),
+                 [](const Descriptor& each) { return each.number(); });
+  return passes(1, [&] { return ::sendmsg(socket, &message.header, MSG_NOSIGNAL); });
 }
 
 bool receive_batch(int socket, std::vector<Descriptor>& all) {
   Message message(kBatch);
-  ssize_t got = 0;
-  do {
-    got = ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  if (got != 1) return false;
+  if (!passes(1, [&] { return ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC); }))
+    return false;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message.header); each != nullptr;
        each = CMSG_NXTHDR(&message.header, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    const auto* const numbers = reinterpret_cast<const int*>(CMSG_DATA(each));
     const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int number = -1;
-      std::memcpy(&number, CMSG_DATA(each) + i * sizeof number, sizeof number);
-      all.emplace_back(number);
-    }
+    for (const int number : std::span(numbers, count)) all.emplace_back(number);
   }
   return (message.header.msg_flags & MSG_CTRUNC) == 0;
 }
@@ -162,12 +140,9 @@ Status DescriptorServer::start() {
   if (!name_.empty()) return {};
   const std::optional<std::string> name = random_digits();
   if (!name) return socket_error("getrandom");
-  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor socket = new_socket();
   if (socket.number() < 0) return socket_error("socket");
-  const SocketAddress at = abstract_address(*name);
-  if (::bind(socket.number(), reinterpret_cast<const sockaddr*>(&at.address), at.size) != 0) {
-    return socket_error("bind");
-  }
+  if (!at_name(::bind, socket, *name)) return socket_error("bind");
   if (::listen(socket.number(), SOMAXCONN) != 0) return socket_error("listen");
   socket_ = std::move(socket);
   thread_ = start_quiet_thread([this] { serve(); });
@@ -206,16 +181,17 @@ void DescriptorServer::serve() {
 void DescriptorServer::answer(int client) {
   set_patience(client, kServerPatience);
   std::string key(kKeyDigits, '\0');
-  if (!receive_all(client, key.data(), key.size())) return;
+  if (!receive(client, key.data(), key.size())) return;
   Descriptors offered;
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = offers_.find(key); known != offers_.end()) offered = known->second;
   }
   const std::uint64_t count = offered == nullptr ? 0 : offered->size();
-  if (!send_all(client, &count, sizeof count)) return;
+  if (!send(client, &count, sizeof count)) return;
   for (std::size_t at = 0; at < count; at += kBatch) {
-    if (!send_batch(client, *offered, at, std::min<std::size_t>(kBatch, count - at))) return;
+    const std::span rest = std::span(*offered).subspan(at);
+    if (!send_batch(client, rest.first(std::min(kBatch, rest.size())))) return;
   }
 }
 
@@ -227,16 +203,13 @@ Result<std::vector<Descriptor>> take_descriptors(const DescriptorServer::Offer& 
   if (from.key.size() != kKeyDigits) {
     return Error(ErrorCode::unavailable, "the key of the shared memory is damaged");
   }
-  const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket = new_socket();
   if (socket.number() < 0) return socket_error("socket");
   set_patience(socket.number(), kClientPatience);
-  const SocketAddress at = abstract_address(from.name);
-  if (::connect(socket.number(), reinterpret_cast<const sockaddr*>(&at.address), at.size) != 0) {
-    return socket_error("connect");
-  }
+  if (!at_name(::connect, socket, from.name)) return socket_error("connect");
   std::uint64_t offered = 0;
-  if (!send_all(socket.number(), from.key.data(), from.key.size()) ||
-      !receive_all(socket.number(), &offered, sizeof offered)) {
+  if (!send(socket.number(), from.key.data(), from.key.size()) ||
+      !receive(socket.number(), &offered, sizeof offered)) {
     return socket_error("no answer");
   }
   if (offered != count) {

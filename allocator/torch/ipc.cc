@@ -2,7 +2,7 @@
 #include "torch/ipc.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,16 +33,7 @@ constexpr std::size_t kDriverHandle = 64;
 // No block has more: sums of sizes that a handle names can't overflow.
 constexpr std::uint64_t kMostPages = 1 << 20, kMostPageBytes = std::uint64_t{1} << 42;
 
-#ifndef SYS_pidfd_open
-constexpr long kPidfdOpen = 434;
-#else
-constexpr long kPidfdOpen = SYS_pidfd_open;
-#endif
-#ifndef SYS_pidfd_getfd
-constexpr long kPidfdGetfd = 438;
-#else
-constexpr long kPidfdGetfd = SYS_pidfd_getfd;
-#endif
+constexpr long kPidfdOpen = 434, kPidfdGetfd = 438;  // older headers have no SYS_* for them
 
 // Zero: unknown.
 std::uint64_t own_process_namespace() {
@@ -56,9 +47,8 @@ std::uint64_t inode_of(int descriptor) {
 }
 
 std::string to_hex(const std::string& bytes) {
-  std::string digits;
-  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return digits;
+  return fmt::format("{:02x}",
+                     fmt::join(std::vector<unsigned char>(bytes.begin(), bytes.end()), ""));
 }
 
 // False: not two hexadecimal digits for each byte of a driver's handle.
@@ -100,47 +90,41 @@ Result<std::vector<Descriptor>> take_over(const SharedBlock& block) {
   return taken;
 }
 
-// import(page, i) of each; where one fails, those before it are released.
-template <class Import>
-Result<std::vector<PhysicalHandle>> import_each(MemoryCalls& device, const SharedBlock& block,
-                                                Import&& import) {
-  std::vector<PhysicalHandle> pages;
-  for (const SharedBlock::Page& page : block.pages) {
-    Result<PhysicalHandle> handle = import(page, pages.size());
-    if (!handle) {
-      for (const PhysicalHandle imported : pages) (void)device.release(imported);
-      return std::move(handle).error();
-    }
-    pages.push_back(*handle);
-  }
-  return pages;
-}
-
-Result<std::vector<PhysicalHandle>> import_by_fabric(MemoryCalls& device, MemoryExchange& exchange,
-                                                     const SharedBlock& block) {
-  return import_each(device, block,
-                     [&](const SharedBlock::Page& page, std::size_t) -> Result<PhysicalHandle> {
-                       if (page.fabric.empty())
-                         return Error(ErrorCode::unavailable, "it has no fabric handles");
-                       return exchange.import_fabric(page.fabric);
-                     });
-}
-
+// The pages of the block, by the first way that reaches the process.
 Result<std::vector<PhysicalHandle>> import_pages(MemoryCalls& device, MemoryExchange& exchange,
                                                  const SharedBlock& block) {
-  const auto of_descriptors = [&](const std::vector<Descriptor>& descriptors) {
-    return import_each(device, block, [&](const SharedBlock::Page&, std::size_t i) {
-      return exchange.import_page(descriptors[i].number());
-    });
+  using Pages = Result<std::vector<PhysicalHandle>>;
+  // import(i) of each; where one fails, those before it are released.
+  const auto import_each = [&](auto&& import) -> Pages {
+    std::vector<PhysicalHandle> pages;
+    while (pages.size() < block.pages.size()) {
+      Result<PhysicalHandle> handle = import(pages.size());
+      if (!handle) {
+        for (const PhysicalHandle imported : pages) (void)device.release(imported);
+        return std::move(handle).error();
+      }
+      pages.push_back(*handle);
+    }
+    return pages;
   };
-  Result<std::vector<Descriptor>> given = take_descriptors(block.offer, block.pages.size());
-  if (given) return of_descriptors(*given);
-  if (given.error().code() != ErrorCode::unavailable) return std::move(given).error();
-  Result<std::vector<PhysicalHandle>> fabric = import_by_fabric(device, exchange, block);
+  const auto of_descriptors = [&](Result<std::vector<Descriptor>> all) -> Pages {
+    if (!all) return std::move(all).error();
+    return import_each([&](std::size_t i) { return exchange.import_page((*all)[i].number()); });
+  };
+  const auto by_fabric = [&]() -> Pages {
+    if (block.pages.front().fabric.empty()) {
+      return Error(ErrorCode::unavailable, "it has no fabric handles");
+    }
+    const Pages pages =
+        import_each([&](std::size_t i) { return exchange.import_fabric(block.pages[i].fabric); });
+    return pages ? pages : Error(ErrorCode::unavailable, pages.error().message());
+  };
+  Pages given = of_descriptors(take_descriptors(block.offer, block.pages.size()));
+  if (given || given.error().code() != ErrorCode::unavailable) return given;
+  Pages fabric = by_fabric();
   if (fabric) return fabric;
-  Result<std::vector<Descriptor>> taken = take_over(block);
-  if (taken) return of_descriptors(*taken);
-  if (taken.error().code() != ErrorCode::unavailable) return std::move(taken).error();
+  Pages taken = of_descriptors(take_over(block));
+  if (taken || taken.error().code() != ErrorCode::unavailable) return taken;
   return Error(
       ErrorCode::unavailable,
       fmt::format("memory shared by process {} can't be had. From its socket: {}. By the fabric: "

@@ -611,7 +611,7 @@ TEST(Descriptors, ComeInAnyNumber) {
 TEST(Descriptors, ClientsThatSayNothingOrNonsenseHoldNobodyUpForLong) {
   DescriptorServer server;
   const auto offer = server.offer(files(1)).value();
-  const Descriptor silent(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor silent(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const std::string name = "weir-" + offer.name;
@@ -657,7 +657,7 @@ class Impostor {
  private:
   const std::string name_ = "weir-impostor of " + std::to_string(::getpid());
   sockaddr_un address_{.sun_family = AF_UNIX, .sun_path = {}};
-  const Descriptor socket_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const Descriptor socket_{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
   std::thread thread_;
 };
 
