@@ -86,7 +86,9 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
                }
                statistics_.count_segment(segment.bytes, comes);
                if (!history_.wants_entries()) return;
-               history_.segment(segment.address, segment.bytes, segment.stream, id, !comes);
+               using Entry = native::TraceEntry;
+               history_.note(comes ? Entry::SEGMENT_ALLOC : Entry::SEGMENT_FREE, segment.address,
+                             segment.bytes, segment.stream, id);
              }) {
   heap_.on_shortage(weir::Shortage::miss, [](Bytes) { call_free_memory_callbacks(); });
   heap_.tags().on_sleep([this]() -> std::vector<HeldMemory> {
@@ -137,8 +139,8 @@ void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
     statistics_.count_block(found->bytes, found->requested, /*comes=*/true);
   }
   if (history_.wants_entries()) {
-    history_.allocated(block, bytes, stream, found ? found->pool : c10::MempoolId_t{0, 0},
-                       std::move(context));
+    history_.note(native::TraceEntry::ALLOC, Address::of(block), bytes, stream,
+                  found ? found->pool : c10::MempoolId_t{0, 0}, std::move(context));
   }
   const Bytes size = found ? found->bytes : round_up(bytes, kGrain);
   if (statistics_.tell_profiler(block, static_cast<std::int64_t>(size.count))) {
@@ -199,7 +201,7 @@ void* DeviceMemory::allocate_from(SegmentPool& source, Bytes bytes, const Stream
 // The one retry of a request that found no memory: what may be freed for it goes first.
 void DeviceMemory::begin_retry() {
   finish_frees(frees_.wait_and_take_done());
-  statistics_.count_retry();
+  statistics_.count(&Counts::retries);
 }
 
 void DeviceMemory::fail(Bytes bytes, const Stream& stream, const Error& error) {
@@ -207,8 +209,10 @@ void DeviceMemory::fail(Bytes bytes, const Stream& stream, const Error& error) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= kMostAsked, kAskedForTooMuch);
   const Result<MemoryInfo> memory = device_.memory_info();
   const MemoryInfo now = memory ? *memory : MemoryInfo{.free = 0_B, .total = total_};
-  history_.out_of_memory(bytes, now.free, stream, history_.context_of_allocation());
-  statistics_.count_out_of_memory();
+  // The entry's address is how much is free.
+  history_.note(native::TraceEntry::OOM, Address{now.free.count}, bytes, stream, {0, 0},
+                history_.context_of_allocation());
+  statistics_.count(&Counts::out_of_memory);
   const Bytes limit = heap_.options().limit;
   if (observer_) observer_(bytes, limit > 0_B ? limit : total_, now.free, error);
   const Shortage shortage{.device = number_,
@@ -242,7 +246,9 @@ bool DeviceMemory::deallocate_watched(void* block) {
   if (!found || found->address != Address::of(block)) return false;
   History::Context context;
   if (history_.wants_entries() && !found->is_uncached()) {
-    context = history_.free_requested(block, found->requested, found->stream, found->pool);
+    context = history_.context_of_release();
+    history_.note(native::TraceEntry::FREE_REQUESTED, found->address, found->requested,
+                  found->stream, found->pool, context);
   }
   if (!frees_.defer(block)) return give_back(block, *found, std::move(context));
   if (found->is_uncached()) finish_frees(frees_.wait_and_take_done());
@@ -253,7 +259,8 @@ bool DeviceMemory::deallocate_watched(void* block) {
 bool DeviceMemory::give_back(void* block, const Found& found, History::Context context) {
   if (found.is_uncached()) return note_freed(block, found.source->deallocate(block));
   if (history_.wants_entries()) {
-    history_.free_completed(block, found.requested, found.stream, found.pool, std::move(context));
+    history_.note(native::TraceEntry::FREE_COMPLETED, found.address, found.requested, found.stream,
+                  found.pool, std::move(context));
   }
   if (found.source != nullptr) {
     statistics_.count_block(found.bytes, found.requested, /*comes=*/false);

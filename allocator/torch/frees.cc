@@ -8,24 +8,9 @@
 
 namespace weir::pytorch {
 
-class Frees::Event {
- public:
-  Event(EventCalls& device, EventHandle handle) : device_(device), handle_(handle) {}
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { (void)device_.destroy_event(handle_); }
-  Result<bool> query() const { return device_.query(handle_); }
-  void synchronize() const { (void)device_.synchronize(handle_); }
-  Status record(Stream stream) const { return device_.record(handle_, stream); }
-
- private:
-  EventCalls& device_;
-  const EventHandle handle_;
-};
-
 void Frees::add_user(const void* block, Device& device, Stream user) {
   const std::lock_guard lock(mutex_);
-  Uses& uses = users_[block];
+  std::vector<Use>& uses = blocks_[block].uses;
   const bool known = std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
     return use.device == &device && use.user == user;
   });
@@ -33,26 +18,31 @@ void Frees::add_user(const void* block, Device& device, Stream user) {
   note_any();
 }
 
-Status Frees::record(Uses& uses) {
-  for (Use& use : uses) {
+// An event on each stream that has none yet and is not being captured.
+Status Frees::record(Block& block) {
+  for (Use& use : block.uses) {
     if (use.event != nullptr) continue;
     const Result<CaptureInfo::Status> status = use.device->capture_status(use.user);
     if (!status) return status.error();
     if (*status != CaptureInfo::Status::none) continue;
-    Result<EventHandle> handle = use.device->create_event();
-    if (!handle) return std::move(handle).error();
-    auto event = std::make_shared<Event>(*use.device, *handle);
-    if (Status recorded = event->record(use.user); !recorded) return recorded;
+    Result<EventHandle> made = use.device->create_event();
+    if (!made) return std::move(made).error();
+    std::shared_ptr<const EventHandle> event(new EventHandle(*made),
+                                             [device = use.device](const EventHandle* handle) {
+                                               (void)device->destroy_event(*handle);
+                                               delete handle;
+                                             });
+    if (Status recorded = use.device->record(*event, use.user); !recorded) return recorded;
     use.event = std::move(event);
   }
   return {};
 }
 
-Result<bool> Frees::is_done(Uses& uses) {
-  if (Status recorded = record(uses); !recorded) return std::move(recorded).error();
-  for (const Use& use : uses) {
+Result<bool> Frees::is_done(Block& block) {
+  if (Status recorded = record(block); !recorded) return std::move(recorded).error();
+  for (const Use& use : block.uses) {
     if (use.event == nullptr) return false;
-    Result<bool> done = use.event->query();
+    Result<bool> done = use.device->query(*use.event);
     if (!done || !*done) return done;
   }
   return true;
@@ -60,14 +50,12 @@ Result<bool> Frees::is_done(Uses& uses) {
 
 bool Frees::defer(void* block) {
   const std::lock_guard lock(mutex_);
-  const auto known = users_.find(block);
-  if (known == users_.end()) return false;
-  Uses uses = std::move(known->second);
-  users_.erase(known);
-  if (const Status recorded = record(uses); !recorded) {
+  const auto known = blocks_.find(block);
+  if (known == blocks_.end()) return false;
+  known->second.is_freed = true;
+  if (const Status recorded = record(known->second); !recorded) {
     note_failure(block, recorded.error());
-  } else {
-    waiting_[block] = std::move(uses);
+    blocks_.erase(known);
   }
   note_any();
   return true;
@@ -75,13 +63,13 @@ bool Frees::defer(void* block) {
 
 bool Frees::is_waiting(const void* block) const {
   const std::lock_guard lock(mutex_);
-  return waiting_.contains(const_cast<void*>(block));
+  const auto known = blocks_.find(block);
+  return known != blocks_.end() && known->second.is_freed;
 }
 
 void Frees::forget(const void* block) {
   const std::lock_guard lock(mutex_);
-  users_.erase(block);
-  waiting_.erase(const_cast<void*>(block));
+  blocks_.erase(block);
   note_any();
 }
 
@@ -89,35 +77,30 @@ std::vector<void*> Frees::take_done() {
   std::vector<void*> all;
   if (!any()) return all;
   const std::lock_guard lock(mutex_);
-  for (auto each = waiting_.begin(); each != waiting_.end();) {
-    const Result<bool> done = is_done(each->second);
-    if (done && !*done) {
-      ++each;
-      continue;
-    }
-    if (done) {
-      all.push_back(each->first);
-    } else {
-      note_failure(each->first, done.error());
-    }
-    each = waiting_.erase(each);
+  for (auto each = blocks_.begin(); each != blocks_.end();) {
+    auto& [block, waiting] = *each;
+    const Result<bool> done = waiting.is_freed ? is_done(waiting) : Result<bool>(false);
+    if (!done) note_failure(block, done.error());
+    if (done && *done) all.push_back(const_cast<void*>(block));
+    each = done && !*done ? std::next(each) : blocks_.erase(each);
   }
   note_any();
   return all;
 }
 
 std::vector<void*> Frees::wait_and_take_done() {
-  std::vector<std::shared_ptr<Event>> events;
+  std::vector<Use> recorded;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [block, uses] : waiting_) {
-      (void)record(uses);  // take_done() notes what fails
-      for (const Use& use : uses) {
-        if (use.event != nullptr) events.push_back(use.event);
-      }
+    for (auto& [block, waiting] : blocks_) {
+      if (!waiting.is_freed) continue;
+      (void)record(waiting);  // take_done() notes what fails
+      recorded.insert(recorded.end(), waiting.uses.begin(), waiting.uses.end());
     }
   }
-  for (const std::shared_ptr<Event>& event : events) event->synchronize();
+  for (const Use& use : recorded) {
+    if (use.event != nullptr) (void)use.device->synchronize(*use.event);
+  }
   return take_done();
 }
 
@@ -152,8 +135,6 @@ std::optional<Error> Frees::take_failure() {
 }
 
 // With mutex_ held.
-void Frees::note_any() {
-  any_.store(!users_.empty() || !waiting_.empty() || failure_, std::memory_order_relaxed);
-}
+void Frees::note_any() { any_.store(!blocks_.empty() || failure_, std::memory_order_relaxed); }
 
 }  // namespace weir::pytorch

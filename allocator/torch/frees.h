@@ -51,23 +51,25 @@ class Frees {
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
  private:
-  class Event;
   struct Use {
     Device* device = nullptr;
     Stream user;
-    std::shared_ptr<Event> event;  // null: not recorded yet
+    std::shared_ptr<const EventHandle> event;  // null: not recorded yet
   };
-  using Uses = std::vector<Use>;
-  static Status record(Uses& uses);
-  static Result<bool> is_done(Uses& uses);
+  struct Block {
+    std::vector<Use> uses;
+    bool is_freed = false;
+  };
+  using Blocks = std::unordered_map<const void*, Block>;
+  static Status record(Block& block);
+  static Result<bool> is_done(Block& block);
   void note_failure(const void* block, const Error& error);
   void note_any();
 
   mutable std::mutex mutex_;
-  std::unordered_map<const void*, Uses> users_;  // guarded by mutex_; of live blocks
-  std::unordered_map<void*, Uses> waiting_;      // guarded by mutex_; of freed ones
-  std::optional<Error> failure_;                 // guarded by mutex_; the first
-  std::size_t later_failures_ = 0;               // guarded by mutex_
+  Blocks blocks_;                   // guarded by mutex_; those with users
+  std::optional<Error> failure_;    // guarded by mutex_; the first
+  std::size_t later_failures_ = 0;  // guarded by mutex_
   std::atomic<bool> any_{false};
 };
 

@@ -21,6 +21,8 @@ namespace {
 
 thread_local const History::Context* the_cause = nullptr;
 
+History::Context origin() { return the_cause == nullptr ? nullptr : *the_cause; }
+
 }  // namespace
 
 History::Cause::Cause(const Context& context) : before_(std::exchange(the_cause, &context)) {}
@@ -85,54 +87,15 @@ History::Context History::gather(RecordContext least) const {
   return gather == nullptr ? nullptr : gather();
 }
 
-History::Context History::context_of_allocation() const { return gather(RecordContext::STATE); }
-History::Context History::context_of_release() const { return gather(RecordContext::ALL); }
-
-void History::allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
-                        Context context) {
+void History::note(Action action, Address at, Bytes bytes, Stream stream, c10::MempoolId_t pool,
+                   Context context) {
   const std::lock_guard lock(mutex_);
-  if (options_.enabled) contexts_[block] = context;
-  add(TraceEntry::ALLOC, Address::of(block), bytes, stream.handle, pool,
-      options_.when >= RecordContext::ALLOC ? std::move(context) : nullptr);
-}
-
-History::Context History::free_requested(void* block, Bytes bytes, Stream stream,
-                                         c10::MempoolId_t pool) {
-  Context context = context_of_release();
-  const std::lock_guard lock(mutex_);
-  contexts_.erase(block);
-  add(TraceEntry::FREE_REQUESTED, Address::of(block), bytes, stream.handle, pool, context);
-  return context;
-}
-
-void History::free_completed(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
-                             Context context) {
-  const std::lock_guard lock(mutex_);
-  add(TraceEntry::FREE_COMPLETED, Address::of(block), bytes, stream.handle, pool,
-      std::move(context));
-}
-
-void History::segment(Address address, Bytes bytes, Stream stream, c10::MempoolId_t pool,
-                      bool gone) {
-  const std::lock_guard lock(mutex_);
-  if (gone) {
-    segments_.erase(address);
-  } else {
-    segments_[address] = {bytes, {}, origin()};
-  }
-  add(gone ? TraceEntry::SEGMENT_FREE : TraceEntry::SEGMENT_ALLOC, address, bytes, stream.handle,
-      pool, cause());
-}
-
-void History::out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context) {
-  const std::lock_guard lock(mutex_);
-  // The entry's address is how much is free.
-  add(TraceEntry::OOM, Address{free.count}, wanted, stream.handle, {0, 0}, std::move(context));
-}
-
-void History::snapshot_taken() {
-  const std::lock_guard lock(mutex_);
-  add(TraceEntry::SNAPSHOT, {}, 0_B, nullptr, {0, 0}, nullptr);
+  if (action == TraceEntry::ALLOC && options_.enabled) contexts_[at.pointer()] = context;
+  if (action == TraceEntry::FREE_REQUESTED) contexts_.erase(at.pointer());
+  if (action == TraceEntry::SEGMENT_ALLOC) segments_[at] = {bytes, {}, origin()};
+  if (action == TraceEntry::SEGMENT_FREE) segments_.erase(at);
+  if (action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_FREE) context = origin();
+  add(action, at, bytes, stream.handle, pool, std::move(context));
 }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -169,19 +132,13 @@ void History::on_event(const Event& event) {
   const Owner owner = segments_[event.address].owner;
   if (!comes) segments_.erase(event.address);
   add(event.plain ? of_plain : of_pages, event.address, event.bytes,
-      streams_.handle_of(owner.stream), pool_(owner.pool), cause());
+      streams_.handle_of(owner.stream), pool_(owner.pool), origin());
 }
-
-// Of what the calling thread is doing, for an entry. With mutex_ held.
-History::Context History::cause() const {
-  return options_.when >= RecordContext::ALLOC ? origin() : nullptr;
-}
-
-History::Context History::origin() { return the_cause == nullptr ? nullptr : *the_cause; }
 
 // With mutex_ held.
 void History::add(Action action, Address at, Bytes bytes, void* stream, c10::MempoolId_t pool,
                   Context context) {
+  if (action != TraceEntry::OOM && options_.when < RecordContext::ALLOC) context = nullptr;
   const ThreadNotes& notes = thread_notes();
   // "N/A": as PyTorch's own says it outside of compilation.
   TraceEntry entry(action, device_, at.value, bytes.count, stream, pool, c10::getApproximateTime(),

@@ -61,10 +61,10 @@ class History final : public EventSink {
   // Trackers get every entry, whether there is a history or not.
   void track(native::AllocatorTraceTracker tracker);
 
-  // Before an allocation: the caller's stack, if one is wanted for it.
-  Context context_of_allocation() const;
-  // Before memory is freed, or goes back to the driver.
-  Context context_of_release() const;
+  // The caller's stack, if one is wanted for that: before an allocation; before memory is freed, or
+  // goes back to the driver.
+  Context context_of_allocation() const { return gather(native::RecordContext::STATE); }
+  Context context_of_release() const { return gather(native::RecordContext::ALL); }
   // While it lives, mappings that this thread makes and removes are said to come of `context`,
   // which must outlive it.
   class Cause {
@@ -77,17 +77,12 @@ class History final : public EventSink {
    private:
     const Context* const before_;
   };
-  // Sizes of blocks are as asked for, as in PyTorch's own history.
-  void allocated(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool, Context context);
-  // Before the free. Returns the caller's stack, for free_completed().
-  Context free_requested(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool);
-  // Before the memory may serve others.
-  void free_completed(void* block, Bytes bytes, Stream stream, c10::MempoolId_t pool,
-                      Context context);
-  // A segment came from an allocator that is not Weir's, or (`gone`) goes back to it.
-  void segment(Address address, Bytes bytes, Stream stream, c10::MempoolId_t pool, bool gone);
-  void out_of_memory(Bytes wanted, Bytes free, Stream stream, Context context);
-  void snapshot_taken();
+  // An entry of the history, and of trackers. Sizes of blocks are as asked for, as in PyTorch's own
+  // history. FREE_COMPLETED comes before the memory may serve others. SEGMENT_ALLOC and
+  // SEGMENT_FREE are those of an allocator that is not Weir's; the entry's context is then the
+  // thread's Cause.
+  void note(Action action, Address at, Bytes bytes, Stream stream, c10::MempoolId_t pool,
+            Context context = nullptr);
   void annotate(const std::vector<std::pair<std::string, std::string>>& metadata);
 
   // Segments that were there before somebody asked are no news: PyTorch's snapshots show them.
@@ -104,8 +99,6 @@ class History final : public EventSink {
 
  private:
   Context gather(native::RecordContext least) const;
-  Context cause() const;
-  static Context origin();
   void listen();
   void add(Action action, Address at, Bytes bytes, void* stream, c10::MempoolId_t pool,
            Context context);

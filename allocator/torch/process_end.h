@@ -6,7 +6,10 @@
 // in a child no lock of the allocator may be taken.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
+#include <cstdlib>
 
 namespace weir::pytorch {
 
@@ -16,7 +19,17 @@ inline constinit std::atomic<MemoryState> memory_state{MemoryState::usable};
 }  // namespace internal
 
 // This process uses device memory from now on. Cheap, after the first time.
-void note_use_of_memory();
+inline void note_use_of_memory() {
+  using internal::memory_state;
+  using internal::MemoryState;
+  [[maybe_unused]] static const int noted = [] {
+    (void)std::atexit([] {
+      MemoryState before = MemoryState::usable;
+      memory_state.compare_exchange_strong(before, MemoryState::exiting);
+    });
+    return pthread_atfork(nullptr, nullptr, [] { memory_state.store(MemoryState::forked); });
+  }();
+}
 
 // Is this a child of fork() of a process that had used memory? Such a child can use none. Cheap;
 // takes no lock.

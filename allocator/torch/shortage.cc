@@ -36,24 +36,24 @@ struct Sums {
   Bytes idle;                                // pages without bytes in use, outside pools
   Bytes in_between;                          // free bytes of pages in use, outside pools
   std::map<std::uint64_t, PoolShare> pools;  // by GraphPool::id()
-  Bytes held_by_pools, live_in_pools;
+  PoolShare of_pools;
 };
 
 Sums sums_of(const HeapSnapshot& held) {
-  std::unordered_map<std::uint32_t, const HeapInfo*> heaps;
-  for (const HeapInfo& heap : held.heaps) heaps[heap.heap.value] = &heap;
+  std::unordered_map<std::uint32_t, std::uint64_t> pool_of;
+  for (const HeapInfo& heap : held.heaps) pool_of[heap.heap.value] = heap.pool;
   Sums sums;
   for (const PageInfo& page : held.pages) {
     // A pool's page is mapped for the pool's heaps alone.
-    const HeapInfo* heap = nullptr;
+    std::uint64_t pool = 0;
     if (page.lease) {
-      heap = heaps[page.lease->value];
+      pool = pool_of[page.lease->value];
     } else if (!page.mapped_at.empty()) {
-      heap = heaps[page.mapped_at.front().heap.value];
+      pool = pool_of[page.mapped_at.front().heap.value];
     }
-    if (heap != nullptr && heap->pool != 0) {
-      sums.pools[heap->pool].held += page.bytes;
-      sums.held_by_pools += page.bytes;
+    if (pool != 0) {
+      sums.pools[pool].held += page.bytes;
+      sums.of_pools.held += page.bytes;
     } else if (!page.lease) {
       sums.idle += page.bytes;
     } else {
@@ -63,45 +63,29 @@ Sums sums_of(const HeapSnapshot& held) {
   for (const BlockInfo& block : held.blocks) {
     if (block.pool == 0) continue;
     sums.pools[block.pool].live += block.bytes;
-    sums.live_in_pools += block.bytes;
+    sums.of_pools.live += block.bytes;
   }
   return sums;
 }
 
-// "a, b and 3 more", the largest first.
-std::string largest_of(std::vector<std::pair<Bytes, std::string>> all) {
-  std::stable_sort(all.begin(), all.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<std::string> named;
-  for (std::size_t i = 0; i < std::min(all.size(), kMostNamed); ++i) named.push_back(all[i].second);
-  std::string text = fmt::format("{}", fmt::join(named, ", "));
-  if (all.size() > kMostNamed) text += fmt::format(" and {} more", all.size() - kMostNamed);
-  return text;
-}
-
-std::string pieces_text(const Sums& sums) {
-  if (sums.in_between == 0_B) return "";
-  return fmt::format(" {} is free within pages in use, in pieces that this request cannot use.",
-                     size_text(sums.in_between));
-}
-
+// " Memory pools: a, b and 3 more.", the largest first.
 std::string pools_text(const Shortage& shortage, const Sums& sums) {
-  std::string text;
-  std::vector<std::pair<Bytes, std::string>> all;
-  for (const auto& [id, share] : sums.pools) {
+  if (sums.pools.empty()) return "";
+  std::vector<std::pair<std::uint64_t, PoolShare>> all(sums.pools.begin(), sums.pools.end());
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.second.held > b.second.held; });
+  const std::size_t others = all.size() - std::min(all.size(), kMostNamed);
+  all.resize(all.size() - others);
+  std::string text, separator = " Memory pools: ";
+  for (const auto& [id, share] : all) {
     const PoolId name = shortage.pool_of(id);
     const std::string who = name == PoolId{0, 0}
                                 ? fmt::format("one that was released (pool {})", id)
                                 : fmt::format("({}, {})", name.first, name.second);
-    all.emplace_back(share.held, fmt::format("{} holds {}, {} of it live", who,
-                                             size_text(share.held), size_text(share.live)));
+    text += fmt::format("{}{} holds {}, {} of it live", std::exchange(separator, ", "), who,
+                        size_text(share.held), size_text(share.live));
   }
-  if (!all.empty()) text += fmt::format(" Memory pools: {}.", largest_of(std::move(all)));
-  if (shortage.of_other_sources > 0_B) {
-    text += fmt::format(" Memory pools with an allocator of their own hold {}.",
-                        size_text(shortage.of_other_sources));
-  }
-  return text;
+  return text + (others > 0 ? fmt::format(" and {} more.", others) : ".");
 }
 
 // What this request could do with; nothing, if only what every program can do would help.
@@ -128,7 +112,7 @@ std::vector<std::string> remedies(const Shortage& shortage, const Sums& sums) {
         "what CUDA and its libraries hold in this one",
         size_text(of_others)));
   }
-  const Bytes idle_in_pools = difference(sums.held_by_pools, sums.live_in_pools);
+  const Bytes idle_in_pools = difference(sums.of_pools.held, sums.of_pools.live);
   if (idle_in_pools > 0_B && idle_in_pools >= missing) {
     all.push_back(fmt::format(
         "memory pools keep {} that is not live: drop CUDA graphs and pools that are needed no more",
@@ -149,9 +133,9 @@ std::string message_of(const Shortage& shortage) {
   const std::string allowed =
       shortage.limit > 0_B ? fmt::format("{} allowed; ", size_text(shortage.limit)) : "";
   const std::string in_pools =
-      sums.live_in_pools > 0_B
+      sums.of_pools.live > 0_B
           ? fmt::format("with {} allocated in private pools (e.g., CUDA Graphs), ",
-                        size_text(sums.live_in_pools))
+                        size_text(sums.of_pools.live))
           : "";
   std::string text = fmt::format(
       "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is "
@@ -160,7 +144,15 @@ std::string message_of(const Shortage& shortage) {
       size_text(shortage.asked), shortage.device, size_text(shortage.memory.total),
       size_text(shortage.memory.free), allowed, size_text(live), in_pools,
       size_text(difference({now.reserved_bytes.current}, live)), shortage.error);
-  text += pieces_text(sums) + pools_text(shortage, sums);
+  if (sums.in_between > 0_B) {
+    text += fmt::format(" {} is free within pages in use, in pieces that this request cannot use.",
+                        size_text(sums.in_between));
+  }
+  text += pools_text(shortage, sums);
+  if (shortage.of_other_sources > 0_B) {
+    text += fmt::format(" Memory pools with an allocator of their own hold {}.",
+                        size_text(shortage.of_other_sources));
+  }
   const std::vector<std::string> helps = remedies(shortage, sums);
   if (!helps.empty()) text += fmt::format(" What else helps: {}.", fmt::join(helps, "; "));
   return text;

@@ -158,7 +158,7 @@ Backend::SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_trac
     }
     // As in PyTorch, a snapshot's own entry is the next one's.
     std::vector<native::TraceEntry> entries = memory.history().entries();
-    memory.history().snapshot_taken();
+    memory.history().note(native::TraceEntry::SNAPSHOT, {}, 0_B, {}, {0, 0});
     if (!include_traces) return;
     all.device_traces.at(static_cast<std::size_t>(memory.number())) = std::move(entries);
     for (native::AnnotationEntry& entry : memory.history().annotations()) {

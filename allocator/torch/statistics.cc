@@ -31,13 +31,6 @@ Stat stat(const Gauge& now, const Gauge& before) {
   return stat;
 }
 
-Stat level(std::uint64_t current, std::uint64_t peak) {
-  Stat stat;
-  stat.current = number(current);
-  stat.peak = number(peak);
-  return stat;
-}
-
 // Of what pools with a source hold.
 constexpr std::array kGaugesOfSources = {&Statistics::live_blocks,     &Statistics::live_bytes,
                                          &Statistics::requested_bytes, &Statistics::leased_bytes,
@@ -59,7 +52,8 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
   // Blocks that sleep are live, and on no page.
   const std::uint64_t leased = now.leased_bytes.current;
   const std::uint64_t split = leased - std::min(leased, now.live_bytes.current);
-  all.inactive_split_bytes = stats(level(split, split));
+  const Gauge inactive{.current = split, .peak = split};
+  all.inactive_split_bytes = stats(stat(inactive, inactive));
   all.num_alloc_retries = counts.retries;
   all.num_ooms = counts.out_of_memory;
   all.num_device_alloc = number(now.pages.total - before.pages.total);
@@ -69,14 +63,9 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
   return all;
 }
 
-void DeviceStatistics::count_retry() {
+void DeviceStatistics::count(std::int64_t Counts::*what) {
   const std::lock_guard lock(mutex_);
-  ++counts_.retries;
-}
-
-void DeviceStatistics::count_out_of_memory() {
-  const std::lock_guard lock(mutex_);
-  ++counts_.out_of_memory;
+  ++(counts_.*what);
 }
 
 void DeviceStatistics::count_segment(Bytes bytes, bool comes) {

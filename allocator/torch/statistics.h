@@ -29,8 +29,7 @@ class DeviceStatistics {
   // `heap` must outlive this.
   DeviceStatistics(int device, DeviceHeap& heap) : device_(device), heap_(heap) {}
 
-  void count_retry();
-  void count_out_of_memory();
+  void count(std::int64_t Counts::*what);
   // A segment of a source comes, or goes; a block of it becomes live, or free.
   void count_segment(Bytes bytes, bool comes);
   void count_block(Bytes bytes, Bytes requested, bool comes);

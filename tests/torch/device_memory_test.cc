@@ -639,7 +639,8 @@ TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThat
   for (int i = 0; i < 4; ++i) (void)memory_.allocate(600_KiB, a_);
   check(memory_.pools().end(pool));
   memory_.restore(pool, state);
-  memory_.history().snapshot_taken();  // the one entry that there may be
+  memory_.history().note(native::TraceEntry::SNAPSHOT, {}, 0_B, {},
+                         {0, 0});  // the one entry that there may be
   memory_.empty({0, 0});
   EXPECT_THAT(stacks, testing::SizeIs(testing::Ge(4u)));
   for (const auto& stack : stacks) EXPECT_TRUE(stack.expired());
