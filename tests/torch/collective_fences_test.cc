@@ -29,9 +29,9 @@ class CollectiveFencesOf : public WithCollectives {
   std::shared_ptr<FakeCommunicator::End> all_reduce(void* block, Nanoseconds duration) {
     Operation operation;
     operation.memory.push_back(block);
-    fences_.begin(operation);
+    Operation::begin(operation);
     auto end = communicator_.queue({Writes(block, kBytes)}, duration);
-    fences_.end(operation);
+    Operation::end(operation);
     fence_ = fences_.fence(key(), operation, [&] { end->join(); });
     return end;
   }
@@ -40,10 +40,10 @@ class CollectiveFencesOf : public WithCollectives {
   Operation write_behind_a_recorded_use(void* block) {
     Operation operation;
     operation.memory.push_back(block);
-    fences_.begin(operation);
+    Operation::begin(operation);
     record_stream(block, communicator_.stream());
     (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
-    fences_.end(operation);
+    Operation::end(operation);
     return operation;
   }
 };
@@ -161,10 +161,10 @@ TEST_F(CollectiveFencesOf, BlocksThatTheOperationAllocatesAreFencedToo) {
   write(input, kBytes);
   Operation operation;
   operation.memory.push_back(input);
-  fences_.begin(operation);
+  Operation::begin(operation);
   void* const flat = allocate(kBytes);
   const auto end = communicator_.queue({Reads(input, kBytes), Writes(flat, kBytes)}, 5_ms);
-  fences_.end(operation);
+  Operation::end(operation);
   void* const later = allocate(kBytes);  // none of the operation's
   fences_.fence(key(), operation, [&] {
     end->join();
@@ -186,11 +186,11 @@ TEST_F(CollectiveFencesOf, RecordedUsesOfAnOperationAreReplacedByItsFence) {
   write(block, kBytes);
   Operation operation;
   operation.memory.push_back(block);
-  fences_.begin(operation);
+  Operation::begin(operation);
   record_stream(block, communicator_.stream());
   record_stream(other, communicator_.stream());  // no tensor of the operation's: as ever
   const auto end = communicator_.queue({Reads(block, kBytes)}, 1_ms);
-  fences_.end(operation);
+  Operation::end(operation);
   EXPECT_EQ(operation.recorded.size(), 1u);
   fences_.fence(key(), operation, [&] { end->join(); });
   (void)communicator_.queue({}, 500_ms);
@@ -233,12 +233,12 @@ TEST_F(CollectiveFencesOf, WhereTheDriverRefusesAnEventNothingIsLeftWithoutAFenc
   write(input, kBytes);
   Operation operation;
   operation.memory.push_back(input);
-  fences_.begin(operation);
+  Operation::begin(operation);
   void* const flat = allocate(kBytes);
   operation.memory.push_back(flat);
   record_stream(flat, communicator_.stream());
   const auto end = communicator_.queue({Reads(input, kBytes), Writes(flat, kBytes)}, 5_ms);
-  fences_.end(operation);
+  Operation::end(operation);
   std::optional<Fence> fence;
   EXPECT_NO_THROW(fence = fences_.fence(key(), operation, [&] {
     end->join();
@@ -261,9 +261,9 @@ TEST_F(CollectiveFencesOf, AJoinThatFailsLateLeavesNoBlockWithoutAFence) {
   write(flat, kBytes);
   Operation operation;
   operation.memory.push_back(flat);
-  fences_.begin(operation);
+  Operation::begin(operation);
   const auto end = communicator_.queue({Writes(flat, kBytes)}, 5_ms);
-  fences_.end(operation);
+  Operation::end(operation);
   EXPECT_NO_THROW(fences_.fence(key(), operation, [&] {
     end->join();
     backend_.raw_delete(flat);
@@ -294,10 +294,10 @@ TEST_F(CollectiveFencesOf, OperationsOnMemoryOfOtherAllocatorsAreLeftAlone) {
   Operation operation;
   operation.memory.push_back(block);
   operation.memory.push_back(others.data());
-  fences_.begin(operation);
+  Operation::begin(operation);
   record_stream(block, communicator_.stream());
   (void)communicator_.queue({Writes(block, kBytes)}, 1_ms);
-  fences_.end(operation);
+  Operation::end(operation);
   fences_.fence(key(), operation, [] { FAIL() << "PyTorch was made to let go of the tensors"; });
   EXPECT_EQ(fences_.fenced(), 0u);
   EXPECT_EQ(streams_.made(), 0u);
@@ -362,10 +362,10 @@ TEST_F(CollectiveFencesOf, OnlyWhatItsOwnThreadFreesInAJoinIsHeldUntilTheFence) 
   void* const others = allocate(1_MiB);
   Operation operation;
   operation.memory.push_back(tensor);
-  fences_.begin(operation);
+  Operation::begin(operation);
   backend_.raw_delete(before);
   EXPECT_FALSE(is_live(before));
-  fences_.end(operation);
+  Operation::end(operation);
   bool own_was_held = false;
   fences_.fence(key(), operation, [&] {
     std::thread([&] { backend_.raw_delete(others); }).join();
@@ -384,13 +384,13 @@ TEST_F(CollectiveFencesOf, AnOperationWithinAnotherNotesForItself) {
   std::vector<void*> blocks;
   const auto next = [&] { return blocks.emplace_back(allocate(1_MiB)); };
   EXPECT_FALSE(Operation::any_noted());
-  fences_.begin(outer);
+  Operation::begin(outer);
   void* const first = next();
-  fences_.begin(inner);
+  Operation::begin(inner);
   void* const second = next();
-  fences_.end(inner);
+  Operation::end(inner);
   void* const third = next();
-  fences_.end(outer);
+  Operation::end(outer);
   (void)next();
   EXPECT_THAT(outer.allocated, testing::ElementsAre(first, third));
   EXPECT_THAT(inner.allocated, testing::ElementsAre(second));

@@ -225,8 +225,6 @@ class WithNccl : public WithCollectives {
 
   // Kernels are the process's: what they reach is each test's own.
   struct Proxy final : CollectiveMemory {
-    void begin(Operation& operation) override { target->begin(operation); }
-    void end(Operation& operation) noexcept override { target->end(operation); }
     std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                                c10::function_ref<void()> join) override {
       keys.push_back(stream);

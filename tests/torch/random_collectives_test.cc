@@ -48,8 +48,6 @@ class Broken final : public CollectiveMemory {
         defect_(defect),
         elsewhere_(streams.add()) {}
 
-  void begin(Operation& operation) override { fences_.begin(operation); }
-  void end(Operation& operation) noexcept override { fences_.end(operation); }
   void record_uses(Operation& operation) noexcept override { fences_.record_uses(operation); }
   void on_current_stream(int device, Operation& operation) noexcept override {
     fences_.on_current_stream(device, operation);

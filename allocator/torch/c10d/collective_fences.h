@@ -16,7 +16,7 @@
 #include <unordered_map>
 
 #include "torch/backend.h"
-#include "torch/c10d/collective_memory.h"
+#include "torch/c10d/operation.h"
 
 namespace weir::pytorch {
 
@@ -42,8 +42,6 @@ class CollectiveFences final : public CollectiveMemory {
   CollectiveFences(Backend& backend, StreamSwitch& streams)
       : backend_(backend), streams_(streams) {}
 
-  void begin(Operation& operation) override { Operation::begin(operation); }
-  void end(Operation& operation) noexcept override { Operation::end(operation); }
   std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                              c10::function_ref<void()> join) override;
   void note_waited(int device, Fence fence) override;

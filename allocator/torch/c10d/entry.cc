@@ -1,37 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Python package calls, by ctypes, of the library that sees c10d's operations.
-#include <c10/util/Exception.h>
+// What the Python package calls of c10d's operations, by ctypes, where PyTorch has c10d.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <exception>
 #include <string>
 
+#include "api/c_status.h"
 #include "torch/c10d/operations.h"
 
 namespace {
 
 using weir::pytorch::Operations;
-
-// Of the last call of this thread that failed.
-std::string& failure() {
-  thread_local std::string text;
-  return text;
-}
-
-// 0; or -1, and failure() says why.
-template <class Function>
-int guarded(Function&& function) {
-  try {
-    function();
-    return 0;
-  } catch (const c10::Error& error) {
-    failure() = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure() = error.what();
-  }
-  return -1;
-}
 
 // As ProcessGroup._id() in Python gives it.
 const c10d::ProcessGroup* group_of(std::int64_t id) {
@@ -45,14 +24,9 @@ constexpr int kUnchanged = -1;
 
 extern "C" {
 
-// The PyTorch that this was built for ("2.11.0+cu130").
-const char* weir_c10d_built_for() { return WEIR_TORCH_VERSION; }
-
-const char* weir_c10d_failure() { return failure().c_str(); }
-
 // `memory`: what weir_torch_collective_memory() gave.
-int weir_c10d_enable(void* memory) {
-  return guarded(
+weir_status_t weir_c10d_enable(void* memory) {
+  return weir::c::guarded(
       [&] { Operations::enable(*static_cast<weir::pytorch::CollectiveMemory*>(memory)); });
 }
 

@@ -13,6 +13,13 @@ Operation*& of_this_thread() {
 
 }  // namespace
 
+void Operation::add(const Operation& other) {
+  memory.append(other.memory.begin(), other.memory.end());
+  allocated.append(other.allocated.begin(), other.allocated.end());
+  recorded.insert(recorded.end(), other.recorded.begin(), other.recorded.end());
+  waits_for_ranks = waits_for_ranks || other.waits_for_ranks;
+}
+
 void Operation::note_allocated(const void* block) {
   if (Operation* const noted = of_this_thread()) noted->allocated.push_back(block);
 }

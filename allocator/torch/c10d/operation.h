@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// One operation of c10d: which memory it uses, and what its thread did while it was queued.
+// One operation of c10d: which memory it uses, what its thread did while it was queued, and what
+// the code that sees operations (operations.h) asks of the allocator for it.
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "weir/types.h"
 
 namespace weir::pytorch {
 
-// Noted by one thread, between CollectiveMemory::begin() and end().
+// Noted by one thread, between begin() and end(): what the thread does meanwhile.
 struct Operation {
   // A call of record_stream() that has not been carried out: the operation's fence replaces it.
   struct Recorded {
@@ -30,13 +35,8 @@ struct Operation {
   Operation* outer = nullptr;    // which was being noted before
   bool waits_for_ranks = false;  // it ends when other ranks come
 
-  // Adds what `other` has noted. (Here, as two libraries use it.)
-  void add(const Operation& other) {
-    memory.append(other.memory.begin(), other.memory.end());
-    allocated.append(other.allocated.begin(), other.allocated.end());
-    recorded.insert(recorded.end(), other.recorded.begin(), other.recorded.end());
-    waits_for_ranks = waits_for_ranks || other.waits_for_ranks;
-  }
+  // Adds what `other` has noted.
+  void add(const Operation& other);
 
   // Does any thread of the process note an operation? Cheap.
   static bool any_noted() { return noted_.load(std::memory_order_relaxed) != 0; }
@@ -53,6 +53,40 @@ struct Operation {
 
  private:
   inline static constinit std::atomic<std::uint32_t> noted_{0};  // threads that note one
+};
+
+// Which of a group's communication streams runs an operation. PyTorch has one for each device, and
+// one for each peer of operations between two ranks.
+struct CommStreamKey {
+  static constexpr int kNoPeer = -1;
+  const void* group;
+  int device;
+  int peer = kNoPeer;
+  friend bool operator==(const CommStreamKey&, const CommStreamKey&) = default;
+};
+
+// Threads: self-synchronised; an operation is one thread's. No call of an operation that was queued
+// fails: what goes wrong is a warning, and the operation's memory is kept longer than it need be.
+class CollectiveMemory {
+ public:
+  virtual ~CollectiveMemory() = default;
+
+  // The operation was queued. Its memory may be freed from now on: what gets it next is ordered, on
+  // the GPU, behind the operation, and behind no later one of that communication stream. If some of
+  // it is another allocator's, which knows no fences, this is record_uses(), and `join` is not
+  // called: PyTorch keeps the tensors.
+  //
+  // `join` makes the stream that is then the thread's current one wait for the operation's end, and
+  // has PyTorch let go of the tensors that it kept for the operation. It is called once at most,
+  // and must run no Python. Returns the point that note_waited() takes, if there is one.
+  virtual std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
+                                     c10::function_ref<void()> join) = 0;
+  // The program has made the thread's current stream of the device wait for the operation.
+  virtual void note_waited(int device, Fence fence) = 0;
+  // The operation gets no fence: the calls of record_stream() that it has noted are carried out.
+  virtual void record_uses(Operation& operation) noexcept = 0;
+  // The same: it was queued on the thread's current stream of that device.
+  virtual void on_current_stream(int device, Operation& operation) noexcept = 0;
 };
 
 }  // namespace weir::pytorch

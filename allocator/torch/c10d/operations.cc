@@ -7,11 +7,6 @@
 
 #include <array>
 #include <string>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Work.hpp>
-#include <utility>
-
-#include "torch/c10d/fenced_work.h"
 
 namespace weir::pytorch {
 namespace {
@@ -60,20 +55,6 @@ struct Call {
     tensors.push_back(tensor);
     operation.memory.push_back(memory);
   }
-};
-
-class Noted {
- public:
-  Noted(CollectiveMemory& memory, Operation& operation) : memory_(memory), operation_(operation) {
-    memory_.begin(operation_);
-  }
-  ~Noted() { memory_.end(operation_); }
-  Noted(const Noted&) = delete;
-  Noted& operator=(const Noted&) = delete;
-
- private:
-  CollectiveMemory& memory_;
-  Operation& operation_;
 };
 
 constexpr std::array kOperators = {
@@ -128,15 +109,15 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
   const CommStreamKey stream{.group = call.group.get(),
                              .device = call.tensors.front().device().index(),
                              .peer = peer_of(op, arguments)};
-  {
-    const Noted noted(operations->memory(), call.operation);
-    try {
-      go_on_relaxed();
-    } catch (...) {
-      operations->memory().record_uses(call.operation);
-      throw;
-    }
+  Operation::begin(call.operation);
+  try {
+    go_on_relaxed();
+  } catch (...) {
+    Operation::end(call.operation);
+    operations->memory().record_uses(call.operation);
+    throw;
   }
+  Operation::end(call.operation);
   c10::IValue& work = stack->back();
   work = operations->queued(stream, call.operation, work.toCustomClass<Work>(), call.tensors);
 }

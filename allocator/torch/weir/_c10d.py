@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations of torch.distributed, whose tensors may be dropped at once: docs/pytorch.md.
 
-A library beside this file sees them in PyTorch's dispatcher. Here is what does not pass it: the begin
+The backend sees them in PyTorch's dispatcher. Here is what does not pass it: the begin
 and the end of coalesced operations, and groups of NCCL's own.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import warnings
 from typing import Callable
 
 from weir import _native
 
 _FUNCTIONS = {
-    "weir_c10d_built_for": (ctypes.c_char_p, []),
-    "weir_c10d_failure": (ctypes.c_char_p, []),
-    "weir_c10d_enable": (ctypes.c_int, [ctypes.c_void_p]),
+    "weir_c10d_enable": (ctypes.c_int32, [ctypes.c_void_p]),
     "weir_c10d_operators": (ctypes.c_char_p, []),
     "weir_c10d_coalescing_begins": (None, [ctypes.c_int64]),
     "weir_c10d_relax": (ctypes.c_int, [ctypes.c_int64]),
@@ -27,46 +24,27 @@ _FUNCTIONS = {
 }
 
 
-def load(torch: str) -> ctypes.CDLL:
-    """The library. PyTorch must be imported; `torch` is its version. Raises Unsuitable."""
-    path = _native.path_of("weir_c10d")
-    if not path.exists():
-        raise _native.Unsuitable(f"{path} is missing")
-    try:
-        library = ctypes.CDLL(os.fspath(path))
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:  # AttributeError: it lacks a function
-        raise _native.Unsuitable(f"{path} can't be used: {error}") from error
-    built_for = library.weir_c10d_built_for().decode()
-    if built_for != torch:
-        raise _native.Unsuitable(f"{path} was built for PyTorch {built_for}, and this is {torch}")
-    return library
-
-
 def install(torch, backend: ctypes.CDLL) -> ctypes.CDLL | None:  # noqa: ANN001
     """Operations of NCCL's groups get fences from now on. Returns the library; None: they don't,
-    since WEIR_C10D is 0, PyTorch has no c10d, or, with a warning, the library does not fit."""
+    since WEIR_C10D is 0, PyTorch has no c10d, or, with a warning, the backend was built without."""
     memory = backend.weir_torch_collective_memory()
     if not memory or not torch.distributed.is_available():
         return None
     try:
-        library = load(str(torch.__version__))
-        if library.weir_c10d_enable(memory) != 0:
-            raise _native.Unsuitable(library.weir_c10d_failure().decode(errors="replace"))
-    except _native.Unsuitable as problem:
+        _native.declare(backend, _FUNCTIONS)
+        _native.check(backend, backend.weir_c10d_enable(memory))
+    except (AttributeError, _native.Problem) as problem:  # AttributeError: it lacks a function
         warnings.warn(f"Weir: tensors of torch.distributed's operations are kept as PyTorch keeps them: "
                       f"{problem}. Install Weir again, with {_native.REINSTALL}; or set WEIR_C10D=0 to "
                       "leave them so without this warning.", stacklevel=4)
         return None
     c10d = torch._C._distributed_c10d
-    _tell_of_coalescing(c10d.ProcessGroup, library, torch.ops.weir._coalescing_ends.default)
+    _tell_of_coalescing(c10d.ProcessGroup, backend, torch.ops.weir._coalescing_ends.default)
     if hasattr(c10d, "ProcessGroupNCCL"):
         for begin, end in (("_group_start", "_group_end"),
                            ("_start_time_estimate", "_end_time_estimate")):
-            _tell_of_nccl_groups(c10d.ProcessGroupNCCL, begin, end, library)
-    return library
+            _tell_of_nccl_groups(c10d.ProcessGroupNCCL, begin, end, backend)
+    return backend
 
 
 def _tell_of_coalescing(group_type: type, library: ctypes.CDLL, ended: Callable) -> None:

@@ -172,13 +172,17 @@ _BACKEND_FUNCTIONS = {
 }
 
 
+def declare(library: ctypes.CDLL, functions: dict[str, tuple]) -> None:
+    """Says what these functions of the library give and take. Raises AttributeError for one that it lacks."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+
+
 def _load(path: pathlib.Path, functions: dict[str, tuple]) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(os.fspath(path))
-        for name, (result, arguments) in functions.items():
-            function = getattr(library, name)
-            function.restype = result
-            function.argtypes = arguments
+        declare(library, functions)
     except (OSError, AttributeError) as error:  # AttributeError: it lacks a function
         raise Unsuitable(f"{path} can't be used: {error}. Install Weir again: {REINSTALL}.") \
             from error
@@ -321,7 +325,7 @@ def info() -> dict[str, object]:
     found = {
         "pluggable": path_of("weir_pluggable").exists(),
         "backend": path_of("weir_torch").exists(),
-        "c10d": path_of("weir_c10d").exists(),
+        "c10d": (library := path_of("weir_torch")).exists() and b"weir_c10d_" in library.read_bytes(),
         "built_for": built_for(),
         "torch": torch_version(),
         "driver": _has_driver(),
