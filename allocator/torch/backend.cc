@@ -53,7 +53,12 @@ DeviceMemory& Backend::open(int device) {
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
   const auto observer = [this, device](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
-    tell_observers(device, asked, allowed, free);
+    std::unique_lock observing = lock();
+    const auto observers = observers_;
+    observing.unlock();
+    for (const auto& observe : observers) {
+      observe(device, static_cast<std::int64_t>(asked.count), allowed.count, free.count);
+    }
     // The heap was asked directly, and so the allocator has not seen the failure.
     allocator_.report_failure(error, device);
   };
@@ -135,10 +140,6 @@ void* Backend::raw_alloc(std::size_t bytes) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   if (const Stream* const known = mine.streams().known(stream)) [[likely]]
     return mine.allocate(Bytes{bytes}, *known);
-  return allocate_on(mine, bytes, stream);
-}
-
-void* Backend::allocate_on(DeviceMemory& mine, std::size_t bytes, c10::cuda::CUDAStream stream) {
   return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
 }
 
@@ -146,8 +147,10 @@ void* Backend::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return nullptr;
   const c10::DeviceIndex device = its_device();
   DeviceMemory& mine = memory(device);
-  if (stream != nullptr) return mine.allocate(Bytes{bytes}, check(mine.streams().of(stream)));
-  return allocate_on(mine, bytes, c10::cuda::getDefaultCUDAStream(device));
+  Streams& streams = mine.streams();
+  return mine.allocate(
+      Bytes{bytes}, check(stream != nullptr ? streams.of(stream)
+                                            : streams.of(c10::cuda::getDefaultCUDAStream(device))));
 }
 
 void Backend::raw_delete(void* block) {
@@ -159,18 +162,10 @@ void Backend::raw_delete(void* block) {
   }
   if (shared_.any()) [[unlikely]]
     shared_.forget(block);
-  // With one device there is nothing to look for.
-  if (devices_.load(std::memory_order_relaxed) == 1) [[likely]] {
-    DeviceMemory* const sole = memories_.front().load(std::memory_order_acquire);
-    if (sole != nullptr && sole->deallocate(block)) return;
-  }
-  delete_of_any(block);
-}
-
-void Backend::delete_of_any(void* block) {
+  const bool is_sole = devices_.load(std::memory_order_relaxed) == 1;  // nothing to look for
   for (std::atomic<DeviceMemory*>& place : memories_) {
     DeviceMemory* const memory = place.load(std::memory_order_acquire);
-    if (memory != nullptr && memory->owns(block) && memory->deallocate(block)) return;
+    if (memory != nullptr && (is_sole || memory->owns(block)) && memory->deallocate(block)) return;
   }
   TORCH_CHECK(false, "invalid device pointer: ", block,
               " is not the beginning of memory that Weir gave out: it was freed already, or is "
@@ -239,8 +234,7 @@ void Backend::record_stream(void* block, c10::cuda::CUDAStream stream) {
   const Stream user = check(of.streams().of(stream));
   bool known = false;
   for_each([&](DeviceMemory& memory) {
-    if (known || !memory.owns(block)) return;
-    known = memory.record_stream(block, user, &of);
+    known = known || (memory.owns(block) && memory.record_stream(block, user, &of));
   });
   TORCH_CHECK(known, "recordStream: ", block, " was freed already");
 }
@@ -351,17 +345,6 @@ void Backend::attachOutOfMemoryObserver(
     c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
   const std::unique_lock guard = lock();
   observers_.push_back(std::move(observer));
-}
-
-void Backend::tell_observers(int device, Bytes asked, Bytes allowed, Bytes free) {
-  std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers;
-  {
-    const std::unique_lock guard = lock();
-    observers = observers_;
-  }
-  for (const auto& observe : observers) {
-    observe(device, static_cast<std::int64_t>(asked.count), allowed.count, free.count);
-  }
 }
 
 void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {

@@ -139,15 +139,9 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
     return devices_.load(std::memory_order_relaxed) == 1 ? c10::DeviceIndex{0} : current_device();
   }
   static c10::DeviceIndex current_device();
-  // A stream that this thread has not asked about yet.
-  [[gnu::noinline]] static void* allocate_on(DeviceMemory& mine, std::size_t bytes,
-                                             c10::cuda::CUDAStream stream);
-  // Of whichever device. Throws c10::Error, if the block is of none.
-  [[gnu::noinline]] void delete_of_any(void* block);
   // As opened(), of a number that a program gave.
   DeviceMemory* looked_at(c10::DeviceIndex device) const;
   DeviceMemory& open(int device);
-  void tell_observers(int device, Bytes asked, Bytes allowed, Bytes free);
   // Calls visit(memory) for each that is open.
   template <class Visit>
   void for_each(Visit&& visit) {

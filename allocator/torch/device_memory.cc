@@ -292,15 +292,16 @@ std::optional<DeviceMemory::Found> DeviceMemory::find(const void* pointer) {
     const bool waits = frees_.any() && frees_.is_waiting(found.address.pointer());
     return waits ? std::nullopt : std::optional(std::move(found));
   };
-  if (const std::optional<Pools::SourcedBlock> found = pools_.find(pointer)) {
-    return live({.address = found->address,
-                 .bytes = found->block.bytes,
-                 .requested = found->block.requested,
-                 .stream = found->stream,
-                 .pool = found->pool.id,
-                 .source = found->pool.memory,
-                 .base = found->segment,
-                 .base_bytes = found->segment_bytes});
+  if (const auto found = pools_.find(pointer)) {
+    const auto& [block, source] = *found;
+    return live({.address = block.address,
+                 .bytes = block.block.bytes,
+                 .requested = block.block.requested,
+                 .stream = block.stream,
+                 .pool = source.first,
+                 .source = source.second,
+                 .base = block.segment,
+                 .base_bytes = block.segment_bytes});
   }
   const std::optional<BlockInfo> info = heap_.find(pointer);
   if (!info) return std::nullopt;
@@ -340,15 +341,9 @@ Status DeviceMemory::fence(std::span<void* const> pointers, Stream user) {
   std::vector<void*> of_heap, others;
   for (void* const pointer : pointers) {
     if (pointer == nullptr) continue;
-    if (heap_.owns(pointer)) {
-      const std::optional<BlockInfo> info = heap_.find(pointer);
-      if (!info) return not_given(pointer);
-      of_heap.push_back(info->address.pointer());
-    } else if (const std::optional<Found> found = find(pointer)) {
-      others.push_back(found->address.pointer());
-    } else {
-      return not_given(pointer);
-    }
+    const std::optional<Found> found = find(pointer);
+    if (!found) return not_given(pointer);
+    (found->source == nullptr ? of_heap : others).push_back(found->address.pointer());
   }
   Status fenced = of_heap.empty() ? Status{} : heap_.fence(of_heap, user);
   for (void* const block : others) {

@@ -12,7 +12,6 @@
 #include "api/c_status.h"
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
-#include "torch/pool_entry.h"
 
 namespace {
 

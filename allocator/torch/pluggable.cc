@@ -22,7 +22,7 @@
 #include "api/c_status.h"
 #include "torch/frees.h"
 #include "torch/memory_fraction.h"
-#include "torch/pool_entry.h"
+#include "torch/pools.h"
 #include "torch/process_end.h"
 #include "weir/allocator.h"
 #include "weir/log.h"

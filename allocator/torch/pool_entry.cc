@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Python package calls of pools, by ctypes.
-#include "torch/pool_entry.h"
-
 #include <cstdint>
 
 #include "api/c_status.h"
+#include "torch/pools.h"
 
-namespace {
-
-using weir::DeviceHeap;
-using weir::c::check;
-using weir::c::value_of;
 using weir::pytorch::IdleMemory;
 using weir::pytorch::Pools;
 using weir::pytorch::pools_of;
-
-}  // namespace
 
 extern "C" {
 
@@ -29,8 +21,8 @@ void weir_torch_assume_graphs_leak() { Pools::assume_graphs_leak(); }
 // same thread. `scope`: what the end takes.
 weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
   return weir::c::guarded([&] {
-    DeviceHeap& heap = pools_of(device, "idle memory").heap();
-    *scope = new IdleMemory(value_of(IdleMemory::begin(heap)));
+    weir::DeviceHeap& heap = pools_of(device, "idle memory").heap();
+    *scope = new IdleMemory(weir::c::value_of(IdleMemory::begin(heap)));
   });
 }
 void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }
@@ -38,7 +30,7 @@ void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(s
 // Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
   return weir::c::guarded([&] {
-    check(pools_of(device, "plain memory").make_plain({first, second}));
+    weir::c::check(pools_of(device, "plain memory").make_plain({first, second}));
   });
 }
 

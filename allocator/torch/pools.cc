@@ -46,7 +46,7 @@ Pools::Pool& Pools::open(PoolId id, SegmentPool::Source source) {
       [this, id](const SegmentPool::Segment& segment, SegmentPool::Change change) {
         listener_(id, segment, change);
       });
-  sources_.push_back({id, pool.segments});
+  sources_.emplace_back(id, pool.segments);
   has_sources_.store(true, std::memory_order_relaxed);
   return pool;
 }
@@ -239,17 +239,16 @@ std::shared_ptr<SegmentPool> Pools::source_for(Stream stream) const {
   return pool == pools_.end() ? nullptr : pool->second.segments;
 }
 
-std::vector<Pools::Sourced> Pools::sources() const {
+std::vector<Pools::Source> Pools::sources() const {
   const std::lock_guard lock(mutex_);
   return sources_;
 }
 
-std::optional<Pools::SourcedBlock> Pools::find(const void* pointer) const {
+std::optional<std::pair<SegmentPool::Found, Pools::Source>> Pools::find(const void* pointer) const {
   if (!has_sources()) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  for (const Sourced& each : sources_) {
-    const std::optional<SegmentPool::Found> found = each.memory->find(pointer);
-    if (found) return SourcedBlock{*found, each};
+  for (const Source& each : sources_) {
+    if (const auto found = each.second->find(pointer)) return std::pair(*found, each);
   }
   return std::nullopt;
 }
@@ -283,13 +282,13 @@ void Pools::empty(PoolId id) {
   // Three have it, unless a request is under way, which may bring a segment yet.
   if (pool->segments.use_count() > 3) return;
   pools_.erase(known);
-  std::erase_if(sources_, [id](const Sourced& each) { return each.id == id; });
+  std::erase_if(sources_, [id](const Source& each) { return each.first == id; });
   has_sources_.store(!sources_.empty(), std::memory_order_relaxed);
 }
 
 void Pools::empty_sources() {
   std::vector<PoolId> ids;
-  for (const Sourced& each : sources()) ids.push_back(each.id);  // and hold none of them
+  for (const auto& [id, pool] : sources()) ids.push_back(id);  // and hold none of them
   for (const PoolId& id : ids) empty(id);
 }
 

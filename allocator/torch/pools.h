@@ -86,16 +86,10 @@ class Pools {
   std::shared_ptr<SegmentPool> source_for(Stream stream) const;
   // A pool that PyTorch does not know, of the id {0, 0}; made with that source if there is none.
   std::shared_ptr<SegmentPool> uncached(const SegmentPool::Source& source);
-  struct Sourced {
-    PoolId id;
-    std::shared_ptr<SegmentPool> memory;
-  };
-  std::vector<Sourced> sources() const;
-  struct SourcedBlock : SegmentPool::Found {
-    Sourced pool;
-  };
-  // The live block of a source that `pointer` points into.
-  std::optional<SourcedBlock> find(const void* pointer) const;
+  using Source = std::pair<PoolId, std::shared_ptr<SegmentPool>>;
+  std::vector<Source> sources() const;
+  // The live block of a source that `pointer` points into, and its pool.
+  std::optional<std::pair<SegmentPool::Found, Source>> find(const void* pointer) const;
   // A free block of a pool with set_use_on_oom(); null: there is none.
   void* take_from_reserve(Bytes bytes, Stream stream);
 
@@ -153,13 +147,18 @@ class Pools {
 
   mutable std::mutex mutex_;
   std::map<PoolId, Pool> pools_;  // guarded by mutex_
-  std::vector<Sourced> sources_;  // guarded by mutex_; those of pools_ that have a source
+  std::vector<Source> sources_;   // guarded by mutex_; those of pools_ that have a source
   Bindings bindings_;             // guarded by mutex_; the last was begun last
 
   mutable std::mutex ids_mutex_;         // a leaf
   std::map<std::uint64_t, PoolId> ids_;  // guarded by ids_mutex_; by GraphPool::id()
   std::size_t forgets_at_ = 64;          // guarded by ids_mutex_; so many ids
 };
+
+// Those of one device: of both libraries of the Python package, the backend and the one for
+// plugged-in allocators, each has its own. Errors: Exception (`what` names the call), where Weir is
+// not PyTorch's allocator yet.
+Pools& pools_of(int device, const char* what);
 
 // While it lives, requests of the calling thread get memory that nobody uses any more, on streams
 // that are not being captured. Begun and ended in the same thread. Blocks may outlive it.

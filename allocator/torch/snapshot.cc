@@ -128,13 +128,13 @@ std::vector<SegmentInfo> DeviceMemory::segments(c10::MempoolId_t pool) {
     extend_block(segments.back(), piece.bytes);
     before = &piece;
   }
-  for (const Pools::Sourced& source : pools_.sources()) {
-    if (source.id == PoolId{0, 0}) continue;  // what is not cached
-    for (const SegmentPool::Segment& from : source.memory->segments()) {
+  for (const auto& [id, source] : pools_.sources()) {
+    if (id == PoolId{0, 0}) continue;  // what is not cached
+    for (const SegmentPool::Segment& from : source->segments()) {
       SegmentInfo& segment = begin_segment(from.address, static_cast<std::uint64_t>(from.number));
       segment.is_large = !from.is_small;
       segment.stream = static_cast<cudaStream_t>(from.stream.handle);
-      segment.owner_private_pool_id = source.id;
+      segment.owner_private_pool_id = id;
       for (const auto& [address, block] : from.blocks) {
         const BlockInfo live{.address = address, .requested = block.requested};
         begin_block(segment, block.live ? &live : nullptr, history_);
