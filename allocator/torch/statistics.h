@@ -4,6 +4,7 @@
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <array>
 #include <mutex>
 
 #include "weir/device_heap.h"
@@ -16,12 +17,21 @@ struct Counts {
   std::int64_t retries = 0, out_of_memory = 0;
 };
 
+// What pools with a source hold.
+struct SourceStats {
+  using Stat = c10::CachingAllocator::Stat;
+  Stat blocks, bytes, requested, segments, reserved;
+  std::array<Stat*, 5> all() { return {&blocks, &bytes, &requested, &segments, &reserved}; }
+};
+
 // PyTorch has a pool of small blocks and one of large ones; Weir has one, which stands under
 // "large_pool" as well as under "all". "Segments" are pages; "inactive split" is what is free in
-// pages that are in use. `before`: what resetAccumulatedStats() has set aside.
+// pages that are in use. `before`: what resetAccumulatedStats() has set aside. A peak is the sum of
+// two, which may be more than there was at any one time.
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
                                                       const Statistics& before,
-                                                      const Counts& counts);
+                                                      const Counts& counts,
+                                                      const SourceStats& sources = {});
 
 // What a device heap counts, and with it what pools with a source hold. Threads: self-synchronised.
 class DeviceStatistics {
@@ -44,14 +54,12 @@ class DeviceStatistics {
   void reset_peaks();
 
  private:
-  Statistics now() const;
-
   const int device_;
   DeviceHeap& heap_;
   mutable std::mutex mutex_;
-  Counts counts_;          // guarded by mutex_
-  Statistics of_sources_;  // guarded by mutex_; the gauges that sources have
-  Statistics before_;      // guarded by mutex_; at the last reset_accumulated()
+  Counts counts_;        // guarded by mutex_
+  SourceStats sources_;  // guarded by mutex_
+  Statistics before_;    // guarded by mutex_; the heap's at the last reset_accumulated()
 };
 
 }  // namespace weir::pytorch

@@ -64,12 +64,6 @@ StreamSwitch& pytorch_streams() {
   return streams;
 }
 
-std::size_t CollectiveFences::Hash::operator()(const CommStreamKey& key) const {
-  const std::size_t where = static_cast<std::size_t>(key.device) << 32 ^
-                            static_cast<std::size_t>(static_cast<std::uint32_t>(key.peer));
-  return std::hash<const void*>{}(key.group) ^ std::hash<std::size_t>{}(where)*31;
-}
-
 Stream CollectiveFences::private_stream(const CommStreamKey& key) {
   const std::lock_guard lock(mutex_);
   if (const auto known = private_streams_.find(key); known != private_streams_.end()) {
@@ -80,65 +74,48 @@ Stream CollectiveFences::private_stream(const CommStreamKey& key) {
   return private_streams_.emplace(key, stream).first->second;
 }
 
-// PyTorch lets go of the tensors within `join`, before there is a fence: those that it alone had go
-// back only afterwards.
-class CollectiveFences::HeldFrees {
- public:
-  HeldFrees(Backend& backend, Operation& operation) : backend_(backend), operation_(operation) {
-    operation_.holds_frees = true;
-    Operation::begin(operation_);
-  }
-  // No more is held.
-  void end() noexcept {
-    if (!operation_.holds_frees) return;
-    Operation::end(operation_);
-    operation_.holds_frees = false;
-  }
-  ~HeldFrees() {
-    end();
-    for (void* const block : operation_.freed) backend_.raw_delete(block);
-  }
-  HeldFrees(const HeldFrees&) = delete;
-  HeldFrees& operator=(const HeldFrees&) = delete;
-
- private:
-  Backend& backend_;
-  Operation& operation_;
-};
-
 std::optional<Fence> CollectiveFences::fence(const CommStreamKey& key, Operation& operation,
                                              c10::function_ref<void()> join) {
   if (memory_is_gone()) return std::nullopt;
-  std::optional<HeldFrees> frees;  // go back when all else is done, whatever failed
+  std::optional<Fence> fence;
   try {
-    DeviceMemory& memory = backend_.memory(key.device);
-    const auto is_weirs = [&](const void* pointer) { return memory.owns(pointer); };
-    if (!std::all_of(operation.memory.begin(), operation.memory.end(), is_weirs)) {
-      record_uses(operation);
-      return std::nullopt;
-    }
-    const Stream stream = private_stream(key);
-    frees.emplace(backend_, operation);
-    std::exception_ptr failure;
-    try {
-      streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
-    } catch (...) {
-      failure = std::current_exception();  // PyTorch may have let go of tensors before
-    }
-    frees->end();
-    operation.memory.append(operation.allocated.begin(), operation.allocated.end());
-    const std::optional<Fence> fence =
-        check(memory.fence_around({operation.memory.data(), operation.memory.size()}, stream));
-    if (failure) std::rethrow_exception(failure);
-    operation.recorded.clear();
-    if (operation.waits_for_ranks) memory.heap().note_remote_work(stream);
-    fenced_.fetch_add(1, std::memory_order_relaxed);
-    return fence;
+    fence = take_fence(key, operation, join);
   } catch (const std::exception& error) {
     record_uses(operation);
     warn("an operation of torch.distributed gets no fence", error);
+  }
+  for (void* const block : operation.freed) backend_.raw_delete(block);
+  return fence;
+}
+
+std::optional<Fence> CollectiveFences::take_fence(const CommStreamKey& key, Operation& operation,
+                                                  c10::function_ref<void()> join) {
+  DeviceMemory& memory = backend_.memory(key.device);
+  const auto is_weirs = [&](const void* pointer) { return memory.owns(pointer); };
+  if (!std::all_of(operation.memory.begin(), operation.memory.end(), is_weirs)) {
+    record_uses(operation);
     return std::nullopt;
   }
+  const Stream stream = private_stream(key);
+  // PyTorch lets go of the tensors within `join`, before there is a fence: those that it alone had
+  // go back only afterwards. It may have let go of some before an error, too.
+  operation.holds_frees = true;
+  Operation::begin(operation);
+  std::exception_ptr failure;
+  try {
+    streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  Operation::end(operation);
+  operation.memory.append(operation.allocated.begin(), operation.allocated.end());
+  const std::optional<Fence> fence =
+      check(memory.fence_around({operation.memory.data(), operation.memory.size()}, stream));
+  if (failure) std::rethrow_exception(failure);
+  operation.recorded.clear();
+  if (operation.waits_for_ranks) memory.heap().note_remote_work(stream);
+  fenced_.fetch_add(1, std::memory_order_relaxed);
+  return fence;
 }
 
 // An error here means that less is known, and no more.

@@ -9,11 +9,10 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 
 #include "torch/backend.h"
 #include "torch/c10d/operation.h"
@@ -55,18 +54,16 @@ class CollectiveFences final : public CollectiveMemory {
   Bytes bytes_in_use(int device);
 
  private:
-  class HeldFrees;
-  struct Hash {
-    std::size_t operator()(const CommStreamKey& key) const;
-  };
   Stream private_stream(const CommStreamKey& key);
+  std::optional<Fence> take_fence(const CommStreamKey& key, Operation& operation,
+                                  c10::function_ref<void()> join);
 
   Backend& backend_;
   StreamSwitch& streams_;
   std::atomic<std::uint64_t> fenced_{0};
   std::mutex mutex_;
   // Never fewer. A group that is made where another one was has the streams of that one.
-  std::unordered_map<CommStreamKey, Stream, Hash> private_streams_;  // guarded by mutex_
+  std::map<CommStreamKey, Stream> private_streams_;  // guarded by mutex_
 };
 
 }  // namespace weir::pytorch

@@ -30,17 +30,6 @@ weir_status_t weir_c10d_enable(void* memory) {
       [&] { Operations::enable(*static_cast<weir::pytorch::CollectiveMemory*>(memory)); });
 }
 
-// The operators that have a kernel of Weir's, separated by spaces.
-const char* weir_c10d_operators() {
-  static const std::string names = [] {
-    std::string all;
-    for (const char* const name : Operations::names()) all.append(name).append(" ");
-    all.pop_back();
-    return all;
-  }();
-  return names.c_str();
-}
-
 void weir_c10d_coalescing_begins(std::int64_t group) {
   if (Operations* const operations = Operations::in_use()) {
     operations->coalescing_begins(group_of(group));

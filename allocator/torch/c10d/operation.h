@@ -62,7 +62,7 @@ struct CommStreamKey {
   const void* group;
   int device;
   int peer = kNoPeer;
-  friend bool operator==(const CommStreamKey&, const CommStreamKey&) = default;
+  friend auto operator<=>(const CommStreamKey&, const CommStreamKey&) = default;
 };
 
 // Threads: self-synchronised; an operation is one thread's. No call of an operation that was queued

@@ -151,8 +151,6 @@ void add_kernels() {
 
 }  // namespace
 
-std::vector<const char*> Operations::names() { return {kOperators.begin(), kOperators.end()}; }
-
 void Operations::enable(CollectiveMemory& memory) {
   static std::once_flag added;
   std::call_once(added, add_kernels);

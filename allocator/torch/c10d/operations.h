@@ -102,8 +102,6 @@ class Operations {
   // Operations of NCCL's groups get fences from now on. `memory` must live as long as the process.
   // The operators get their kernel with the first call.
   static void enable(CollectiveMemory& memory);
-  // The operators of c10d that have a kernel of Weir's.
-  static std::vector<const char*> names();
 
   explicit Operations(CollectiveMemory& memory) : memory_(memory) {}
 

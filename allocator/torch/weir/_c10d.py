@@ -15,7 +15,6 @@ from weir import _native
 
 _FUNCTIONS = {
     "weir_c10d_enable": (ctypes.c_int32, [ctypes.c_void_p]),
-    "weir_c10d_operators": (ctypes.c_char_p, []),
     "weir_c10d_coalescing_begins": (None, [ctypes.c_int64]),
     "weir_c10d_relax": (ctypes.c_int, [ctypes.c_int64]),
     "weir_c10d_restore": (None, [ctypes.c_int]),
