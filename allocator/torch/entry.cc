@@ -52,8 +52,7 @@ weir_status_t weir_torch_enable() {
     auto allocator = std::make_unique<weir_allocator_t>(std::move(config));
     weir::pytorch::install(allocator->allocator);
     if (c10d) {
-      the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed(),
-                                                       weir::pytorch::pytorch_streams());
+      the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed());
     }
     the_allocator = allocator.release();
   });

@@ -41,14 +41,13 @@ using weir::pytorch::Pools;
 // For as long as the process lives: blocks may be freed while it exits.
 class Pluggable {
  public:
+  static constexpr std::size_t kMostDevices = 64;
+
   static Pluggable& get() {
-    static Pluggable* const the = new Pluggable;
+    static Pluggable* const the = new Pluggable(value_of(weir::Config::from_environment()));
     return *the;
   }
-  weir::Allocator& allocator() { return handle_->allocator; }
-  weir_allocator_t* handle() { return handle_.get(); }
-  weir::MemoryLimit limit() const { return limit_; }
-
+  weir::Allocator& allocator() { return handle.allocator; }
   Pools& pools(int device) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Pools>& table = pools_[device];
@@ -57,27 +56,25 @@ class Pluggable {
     }
     return *table;
   }
-
   Frees& frees(int device) { return frees_.at(static_cast<std::size_t>(device)); }
 
- private:
-  Pluggable() {
-    weir::Config config = value_of(weir::Config::from_environment());
-    if (!config.trust) config.trust = weir::Trust::context;
-    limit_ = config.limit;
-    handle_ = std::make_unique<weir_allocator_t>(std::move(config));
-  }
-  static constexpr std::size_t kMostDevices = 64;
+  const weir::MemoryLimit limit;  // the configured one
+  weir_allocator_t handle;
 
-  weir::MemoryLimit limit_;  // the configured one
-  std::unique_ptr<weir_allocator_t> handle_;
+ private:
+  explicit Pluggable(weir::Config config) : limit(config.limit), handle(trusting(config)) {}
+  static weir::Config trusting(weir::Config config) {
+    if (!config.trust) config.trust = weir::Trust::context;
+    return config;
+  }
+
   std::array<Frees, kMostDevices> frees_;
   std::mutex mutex_;
   std::unordered_map<int, std::unique_ptr<Pools>> pools_;  // guarded by mutex_
 };
 
-// Runs `body`; what goes wrong is logged. Does nothing in a child of fork(), where a lock may be
-// held for ever, and once the process exits.
+// Runs `body`, of that function; what goes wrong is logged. Does nothing in a child of fork(),
+// where a lock may be held for ever, and once the process exits.
 template <class Body>
 void logged(const char* call, Body&& body) noexcept {
   if (weir::pytorch::memory_is_gone()) return;
@@ -99,7 +96,7 @@ extern "C" {
 // Of the settings, statistics and recordings: weir.h's functions take it. Null: weir_last_error().
 weir_allocator_t* weir_torch_allocator() {
   weir_allocator_t* handle = nullptr;
-  (void)weir::c::guarded([&] { handle = Pluggable::get().handle(); });
+  (void)weir::c::guarded([&] { handle = &Pluggable::get().handle; });
   return handle;
 }
 
@@ -124,7 +121,7 @@ void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
 }
 
 void weir_torch_free(void* block, std::size_t, int device, CudaStream) {
-  logged("weir_torch_free", [&] {
+  logged(__func__, [&] {
     Pluggable& weir = Pluggable::get();
     try {
       weir.allocator().deallocate(block);
@@ -138,18 +135,18 @@ void weir_torch_free(void* block, std::size_t, int device, CudaStream) {
 }
 
 void weir_torch_init(int) {
-  logged("weir_torch_init", [] { (void)Pluggable::get(); });
+  logged(__func__, [] { (void)Pluggable::get(); });
 }
 
 void weir_torch_reset() {
-  logged("weir_torch_reset", [] { (void)Pluggable::get().allocator().trim(); });
+  logged(__func__, [] { (void)Pluggable::get().allocator().trim(); });
 }
 
 void weir_torch_memory_fraction(double fraction, int device) {
-  logged("weir_torch_memory_fraction", [&] {
+  logged(__func__, [&] {
     weir::Allocator& allocator = Pluggable::get().allocator();
     const weir::MemoryInfo memory = value_of(allocator.device(device).memory_info());
-    const weir::Bytes configured = Pluggable::get().limit().on_device_with(memory.total);
+    const weir::Bytes configured = Pluggable::get().limit.on_device_with(memory.total);
     allocator.set_limit(weir::pytorch::limit_of(fraction, memory.total, configured), device);
   });
 }
@@ -157,7 +154,7 @@ void weir_torch_memory_fraction(double fraction, int device) {
 // The block that `pointer` points into; `pointer` itself, if there is none.
 void* weir_torch_base_allocation(void* pointer, std::size_t* bytes) {
   void* base = pointer;
-  logged("weir_torch_base_allocation", [&] {
+  logged(__func__, [&] {
     weir::Allocator& allocator = Pluggable::get().allocator();
     for (int device = 0; device < allocator.device_count(); ++device) {
       const std::optional<weir::BlockInfo> info = allocator.heap(device).find(pointer);
@@ -171,13 +168,12 @@ void* weir_torch_base_allocation(void* pointer, std::size_t* bytes) {
 }
 
 void weir_torch_record_stream(void* block, CudaStream stream) {
-  logged("weir_torch_record_stream",
-         [&] { Pluggable::get().allocator().record_stream(block, stream); });
+  logged(__func__, [&] { Pluggable::get().allocator().record_stream(block, stream); });
 }
 
 void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
                                        std::function<bool(CudaStream)> filter) {
-  logged("weir_torch_begin_allocate_to_pool", [&] {
+  logged(__func__, [&] {
     Pluggable& weir = Pluggable::get();
     // Which stream is the caller's is not said: the default one stands for it, which no capture
     // takes. A filter by thread takes any.
@@ -187,12 +183,11 @@ void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
 }
 
 void weir_torch_end_allocate_to_pool(int device, PoolId pool) {
-  logged("weir_torch_end_allocate_to_pool",
-         [&] { check(Pluggable::get().pools(device).end(pool)); });
+  logged(__func__, [&] { check(Pluggable::get().pools(device).end(pool)); });
 }
 
 void weir_torch_release_pool(int device, PoolId pool) {
-  logged("weir_torch_release_pool", [&] { check(Pluggable::get().pools(device).release(pool)); });
+  logged(__func__, [&] { check(Pluggable::get().pools(device).release(pool)); });
 }
 
 }  // extern "C"

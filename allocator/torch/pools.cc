@@ -32,10 +32,10 @@ Pools::Pool& Pools::open(PoolId id) {
   return pool;
 }
 
-std::optional<Pools::Pool> Pools::find_pool(PoolId id) const {
+Pools::Pool Pools::pool(PoolId id) const {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(id);
-  return known == pools_.end() ? std::nullopt : std::optional(known->second);
+  return known == pools_.end() ? Pool() : known->second;
 }
 
 // Of a pool that is new. With mutex_ held.
@@ -59,8 +59,7 @@ void Pools::retain(PoolId id, SegmentPool::Source source) {
 
 std::shared_ptr<SegmentPool> Pools::uncached(const SegmentPool::Source& source) {
   const std::lock_guard lock(mutex_);
-  const auto known = pools_.find({0, 0});
-  return (known == pools_.end() ? open({0, 0}, source) : known->second).segments;
+  return (pools_.contains({0, 0}) ? pools_[{0, 0}] : open({0, 0}, source)).segments;
 }
 
 Status Pools::release(PoolId id) {
@@ -105,12 +104,6 @@ void Pools::forget_gone_pools() {
   forgets_at_ = 64 + 2 * ids_.size();
 }
 
-int Pools::uses(PoolId id) const {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(id);
-  return known == pools_.end() ? 0 : known->second.uses;
-}
-
 Status Pools::make_plain(PoolId id) {
   const std::lock_guard lock(mutex_);
   Pool& pool = open(id);
@@ -141,11 +134,8 @@ void Pools::set_use_on_oom(PoolId id, bool use) {
 }
 
 void Pools::set_no_split(PoolId id) {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(id);
-  if (known != pools_.end() && known->second.segments != nullptr) {
-    known->second.segments->set_no_split();
-  }
+  const Pool known = pool(id);
+  if (known.segments != nullptr) known.segments->set_no_split();
 }
 
 Status Pools::begin(PoolId id, Filter filter, Stream current) {
@@ -271,16 +261,15 @@ void* Pools::take_from_reserve(Bytes bytes, Stream stream) {
 }
 
 void Pools::empty(PoolId id) {
-  const std::optional<Pool> pool = find_pool(id);
-  if (!pool) return;
-  if (pool->graphs != nullptr) return (void)pool->graphs->give_back_pages();
-  if (pool->uses > 0) return;
-  pool->segments->empty();
+  const Pool pool = this->pool(id);
+  if (pool.graphs != nullptr) (void)pool.graphs->give_back_pages();
+  if (pool.segments == nullptr || pool.uses > 0) return;
+  pool.segments->empty();
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(id);
-  if (known == pools_.end() || known->second.uses > 0 || pool->segments->has_segments()) return;
+  if (known == pools_.end() || known->second.uses > 0 || pool.segments->has_segments()) return;
   // Three have it, unless a request is under way, which may bring a segment yet.
-  if (pool->segments.use_count() > 3) return;
+  if (pool.segments.use_count() > 3) return;
   pools_.erase(known);
   std::erase_if(sources_, [id](const Source& each) { return each.first == id; });
   has_sources_.store(!sources_.empty(), std::memory_order_relaxed);
@@ -299,15 +288,16 @@ PoolId Pools::id_of(std::uint64_t graph_pool) const {
 }
 
 Result<std::vector<PlacedBlock>> Pools::blocks(PoolId id) const {
-  const std::optional<Pool> pool = find_pool(id);
-  if (!pool) return none(id, "getCheckpointState");
-  return pool->graphs == nullptr ? std::vector<PlacedBlock>{} : pool->graphs->blocks();
+  const Pool known = pool(id);
+  if (known.graphs != nullptr) return known.graphs->blocks();
+  if (known.segments == nullptr) return none(id, "getCheckpointState");
+  return std::vector<PlacedBlock>{};
 }
 
 Status Pools::restore(PoolId id, std::span<const PlacedBlock> blocks) {
-  const std::optional<Pool> pool = find_pool(id);
-  if (!pool) return none(id, "setCheckpointPoolState");
-  return pool->graphs == nullptr ? Status{} : pool->graphs->restore(blocks);
+  const Pool known = pool(id);
+  if (known.graphs != nullptr) return known.graphs->restore(blocks);
+  return known.segments == nullptr ? none(id, "setCheckpointPoolState") : Status{};
 }
 
 Result<IdleMemory> IdleMemory::begin(DeviceHeap& heap) {

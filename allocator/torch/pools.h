@@ -57,7 +57,7 @@ class Pools {
   // Takes a user away. After the last, memory goes back once its blocks are gone; that of a source,
   // where blocks are live still, by empty().
   Status release(PoolId id);
-  int uses(PoolId id) const;
+  int uses(PoolId id) const { return pool(id).uses; }
   // Makes the pool's memory plain (MemoryKind::plain) from now on. Errors: invalid_argument, if it
   // has memory already, or requests go to it, or it has a source.
   Status make_plain(PoolId id);
@@ -128,8 +128,8 @@ class Pools {
   Pool& open(PoolId id);
   Pool& open(PoolId id, SegmentPool::Source source);
   Bindings::iterator latest_of(PoolId id);
-  // The pool as it is now; none: there is none.
-  std::optional<Pool> find_pool(PoolId id) const;
+  // The pool as it is now; without memory of either kind, there is none.
+  Pool pool(PoolId id) const;
   static Error none(PoolId id, const char* call);
   void forget_gone_pools();
 

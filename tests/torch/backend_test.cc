@@ -382,7 +382,7 @@ TEST(BackendOfAnUnusedDevice, WhoeverLooksAtItSeesZerosAndOpensNothing) {
   EXPECT_THAT(backend.snapshot({0, 0}, true).segments, testing::IsEmpty());
   backend.emptyCache({0, 0});
   backend.recordHistory(true, nullptr, 1, {}, true, {});
-  EXPECT_EQ(CollectiveFences(backend, pytorch_streams()).bytes_in_use(0), 0_B);
+  EXPECT_EQ(CollectiveFences(backend).bytes_in_use(0), 0_B);
   EXPECT_THAT(folder.names(), testing::IsEmpty());
 
   (void)backend.memory(0);
@@ -625,25 +625,30 @@ TEST_F(BackendsOnARuntime, MemoryIsOfTheCurrentDeviceAndOfItsCurrentStream) {
 TEST_F(BackendsOnARuntime, AJoinRunsOnAStreamOfItsOwnThatIsMadeAlsoWithinACapture) {
   const Stream made = new_stream(1), current = new_stream(1);
   fake_runtime().make_stream = [&] { return static_cast<cudaStream_t>(made.handle); };
-  StreamSwitch& streams = pytorch_streams();
-  EXPECT_EQ(streams.make(1), made.handle);
-  EXPECT_THAT(fake_runtime().capture_modes, testing::ElementsAre(cudaStreamCaptureModeRelaxed));
   const c10::cuda::CUDAStreamGuard guard(of_pytorch(current, 1));
-  DeviceMemory& memory = backend_.memory(1);
-  EXPECT_EQ(streams.current(memory).id, current.id);
-  int runs = 0;
-  const auto run = [&](bool fails) {
-    streams.run_on(1, static_cast<cudaStream_t>(made.handle), [&] {
-      ++runs;
-      EXPECT_EQ(streams.current(memory).id, made.id);
-      TORCH_CHECK(!fails, "no");
-    });
+  const auto now = [] { return c10::cuda::getCurrentCUDAStream(1).stream(); };
+  CollectiveFences fences(backend_);
+  void* const block = backend_.raw_alloc(4096);
+  const auto is_fenced = [&](bool fails) {
+    Operation operation;
+    operation.memory.push_back(block);
+    int runs = 0;
+    const bool fenced = fences
+                            .fence({&fences, 1}, operation,
+                                   [&] {
+                                     ++runs;
+                                     EXPECT_EQ(now(), made.handle);
+                                     TORCH_CHECK(!fails, "no");
+                                   })
+                            .has_value();
+    EXPECT_EQ(runs, 1);
+    EXPECT_EQ(now(), current.handle);
+    return fenced;
   };
-  run(false);
-  EXPECT_EQ(streams.current(memory).id, current.id);
-  EXPECT_THROW(run(true), c10::Error);
-  EXPECT_EQ(streams.current(memory).id, current.id);
-  EXPECT_EQ(runs, 2);
+  EXPECT_TRUE(is_fenced(false));
+  EXPECT_FALSE(is_fenced(true));
+  EXPECT_THAT(fake_runtime().capture_modes, testing::ElementsAre(cudaStreamCaptureModeRelaxed));
+  backend_.raw_delete(block);
 }
 
 // A thread that holds a lock of the backend's, that of the pools, while the process forks.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams as PyTorch has them, and a communication stream as ProcessGroupNCCL has it, on simulated
-// devices.
+// A device's streams as PyTorch has them, and a communication stream as ProcessGroupNCCL has it, on
+// simulated devices.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,9 +19,19 @@
 
 namespace weir::pytorch {
 
-class FakeStreams final : public StreamSwitch {
+// One at a time in a thread: the current stream is PyTorch's own note of it.
+class FakeStreams {
  public:
-  explicit FakeStreams(SimDevice& device) : device_(device) {}
+  explicit FakeStreams(SimDevice& device) : device_(device) {
+    fake_runtime().make_stream = [this] {
+      ++made_;
+      last_made_ = add();
+      return static_cast<cudaStream_t>(last_made_.handle);
+    };
+  }
+  ~FakeStreams() { c10::cuda::setCurrentCUDAStream(c10::cuda::getDefaultCUDAStream(0)); }
+  FakeStreams(const FakeStreams&) = delete;
+  FakeStreams& operator=(const FakeStreams&) = delete;
 
   // PyTorch takes a handle with its last bit set for a number of its own streams.
   Stream add() {
@@ -31,15 +41,18 @@ class FakeStreams final : public StreamSwitch {
     known_[stream.handle] = stream;
     return stream;
   }
-  Stream current() const { return current_; }
-  void set_current(Stream stream) { current_ = stream; }
+  Stream current() const { return known_.at(c10::cuda::getCurrentCUDAStream(0).stream()); }
+  static void set_current(Stream stream) {
+    const auto handle = static_cast<cudaStream_t>(stream.handle);
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(handle, 0));
+  }
   std::size_t made() const { return made_; }
   Stream last_made() const { return last_made_; }
 
   // A call that CUDA does not permit while a stream is captured, unless the calling thread's
   // capture mode is relaxed, or the capture's: cudaFree(), say. It breaks the capture.
   void forbidden() {
-    const bool captured = device_.capture_info(current_)->status == CaptureInfo::Status::active &&
+    const bool captured = device_.capture_info(current())->status == CaptureInfo::Status::active &&
                           capture_mode != CaptureMode::relaxed;
     if (!captured || capture_mode_of_fake_runtime() == cudaStreamCaptureModeRelaxed) return;
     const EventHandle event = *device_.create_event();
@@ -49,29 +62,16 @@ class FakeStreams final : public StreamSwitch {
   }
   CaptureMode capture_mode = CaptureMode::global;  // of captures that begin
 
-  cudaStream_t make(int device) override {
-    EXPECT_EQ(device, 0);
-    ++made_;
-    last_made_ = add();
-    return static_cast<cudaStream_t>(last_made_.handle);
-  }
-  Stream current(DeviceMemory&) override { return current_; }
-  void run_on(int, cudaStream_t stream, c10::function_ref<void()> run) override {
-    const Restored before{*this, current_};
-    current_ = known_.at(stream);
+  void run_on(Stream stream, c10::function_ref<void()> run) {
+    const Stream before = current();
+    set_current(stream);
     run();
+    set_current(before);
   }
 
  private:
-  struct Restored {
-    FakeStreams& streams;
-    Stream stream;
-    ~Restored() { streams.current_ = stream; }
-  };
-
   SimDevice& device_;
   std::map<void*, Stream> known_;
-  Stream current_;
   std::size_t made_ = 0;
   Stream last_made_;
 };
@@ -206,7 +206,7 @@ class WithCollectives : public testing::Test {
   FakeStreams streams_{sim_};
   const Stream compute_ = streams_.add();
   FakeCommunicator communicator_{sim_, streams_};
-  CollectiveFences fences_{backend_, streams_};
+  CollectiveFences fences_{backend_};
   std::uint64_t expected_races_ = 0;
 };
 

@@ -63,9 +63,7 @@ class Broken final : public CollectiveMemory {
   }
   std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                              c10::function_ref<void()> join) override {
-    const auto join_elsewhere = [&] {
-      streams_.run_on(0, static_cast<cudaStream_t>(elsewhere_.handle), join);
-    };
+    const auto join_elsewhere = [&] { streams_.run_on(elsewhere_, join); };
     if (defect_ == Defect::no_fence || (defect_ == Defect::no_fence_in_captures && is_captured())) {
       join_elsewhere();
       return std::nullopt;
@@ -522,7 +520,10 @@ void Execution::wait() {
   say("stream ", stream, operation.plain ? " (the tensors')" : "", " waits for operation ",
       operation.number, elsewhere ? ", says another thread" : "");
   if (!elsewhere) return wait_here(operation);
-  std::thread([&] { wait_here(operation); }).join();
+  std::thread([&, current = streams_.current()] {
+    streams_.set_current(current);
+    wait_here(operation);
+  }).join();
 }
 
 void Execution::drop_work() {

@@ -16,40 +16,22 @@
 namespace weir::pytorch {
 namespace {
 
-class PytorchStreams final : public StreamSwitch {
- public:
-  // Not one of PyTorch's pool of streams: those are handed out again and again, and a program's own
-  // stream would then wait for collectives.
-  cudaStream_t make(int device) override {
-    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
-    // The first operation of a group may be inside a capture.
-    const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
-    cudaStream_t stream = nullptr;
-    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-  }
+// Not one of PyTorch's pool of streams: those are handed out again and again, and a program's own
+// stream would then wait for collectives.
+cudaStream_t new_stream(int device) {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+  // The first operation of a group may be inside a capture.
+  const c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
 
-  Stream current(DeviceMemory& memory) override {
-    const auto index = static_cast<c10::DeviceIndex>(memory.number());
-    return check(memory.streams().of(c10::cuda::getCurrentCUDAStream(index)));
-  }
-
-  void run_on(int device, cudaStream_t stream, c10::function_ref<void()> run) override {
-    const auto index = static_cast<c10::DeviceIndex>(device);
-    const Restored before(c10::cuda::getCurrentCUDAStream(index));
-    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(stream, index));
-    run();
-  }
-
- private:
-  struct Restored {
-    explicit Restored(c10::cuda::CUDAStream stream) : stream(stream) {}
-    ~Restored() { c10::cuda::setCurrentCUDAStream(stream); }
-    Restored(const Restored&) = delete;
-    Restored& operator=(const Restored&) = delete;
-    c10::cuda::CUDAStream stream;
-  };
-};
+// The thread's current stream of that device.
+Stream current_stream(DeviceMemory& memory) {
+  const auto index = static_cast<c10::DeviceIndex>(memory.number());
+  return check(memory.streams().of(c10::cuda::getCurrentCUDAStream(index)));
+}
 
 void warn(const char* what, const std::exception& error) {
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
@@ -59,18 +41,13 @@ void warn(const char* what, const std::exception& error) {
 
 }  // namespace
 
-StreamSwitch& pytorch_streams() {
-  static PytorchStreams streams;
-  return streams;
-}
-
 Stream CollectiveFences::private_stream(const CommStreamKey& key) {
   const std::lock_guard lock(mutex_);
   if (const auto known = private_streams_.find(key); known != private_streams_.end()) {
     return known->second;
   }
   Streams& streams = backend_.memory(key.device).streams();
-  const Stream stream = check(streams.of_lasting(streams_.make(key.device)));
+  const Stream stream = check(streams.of_lasting(new_stream(key.device)));
   return private_streams_.emplace(key, stream).first->second;
 }
 
@@ -101,12 +78,17 @@ std::optional<Fence> CollectiveFences::take_fence(const CommStreamKey& key, Oper
   // go back only afterwards. It may have let go of some before an error, too.
   operation.holds_frees = true;
   Operation::begin(operation);
+  const auto index = static_cast<c10::DeviceIndex>(key.device);
+  const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream(index);
+  c10::cuda::setCurrentCUDAStream(
+      c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(stream.handle), index));
   std::exception_ptr failure;
   try {
-    streams_.run_on(key.device, static_cast<cudaStream_t>(stream.handle), join);
+    join();
   } catch (...) {
     failure = std::current_exception();
   }
+  c10::cuda::setCurrentCUDAStream(before);
   Operation::end(operation);
   operation.memory.append(operation.allocated.begin(), operation.allocated.end());
   const std::optional<Fence> fence =
@@ -122,7 +104,7 @@ std::optional<Fence> CollectiveFences::take_fence(const CommStreamKey& key, Oper
 void CollectiveFences::note_waited(int device, Fence fence) {
   if (memory_is_gone()) return;
   DeviceMemory& memory = backend_.memory(device);
-  memory.heap().note_waited(streams_.current(memory), fence);
+  memory.heap().note_waited(current_stream(memory), fence);
 }
 
 void CollectiveFences::record_uses(Operation& operation) noexcept {
@@ -141,7 +123,7 @@ void CollectiveFences::on_current_stream(int device, Operation& operation) noexc
   if (!operation.waits_for_ranks || memory_is_gone()) return;
   try {
     DeviceMemory& memory = backend_.memory(device);
-    memory.heap().note_remote_work(streams_.current(memory));
+    memory.heap().note_remote_work(current_stream(memory));
   } catch (const std::exception& error) {
     warn("requests may wait for an operation of torch.distributed", error);
   }

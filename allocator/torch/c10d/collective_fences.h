@@ -19,27 +19,11 @@
 
 namespace weir::pytorch {
 
-// Streams as PyTorch has them.
-class StreamSwitch {
- public:
-  virtual ~StreamSwitch() = default;
-  // A new stream of that device, for as long as the process lives.
-  virtual cudaStream_t make(int device) = 0;
-  // The thread's current stream of the memory's device.
-  virtual Stream current(DeviceMemory& memory) = 0;
-  // Calls `run` while `stream` is the thread's current stream of that device.
-  virtual void run_on(int device, cudaStream_t stream, c10::function_ref<void()> run) = 0;
-};
-
-// Those of this process.
-StreamSwitch& pytorch_streams();
-
 // Threads: self-synchronised.
 class CollectiveFences final : public CollectiveMemory {
  public:
-  // Both must outlive this.
-  CollectiveFences(Backend& backend, StreamSwitch& streams)
-      : backend_(backend), streams_(streams) {}
+  // `backend` must outlive this.
+  explicit CollectiveFences(Backend& backend) : backend_(backend) {}
 
   std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                              c10::function_ref<void()> join) override;
@@ -59,7 +43,6 @@ class CollectiveFences final : public CollectiveMemory {
                                   c10::function_ref<void()> join);
 
   Backend& backend_;
-  StreamSwitch& streams_;
   std::atomic<std::uint64_t> fenced_{0};
   std::mutex mutex_;
   // Never fewer. A group that is made where another one was has the streams of that one.
