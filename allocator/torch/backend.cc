@@ -191,7 +191,6 @@ std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpa
     sizes[segment.stream] += segment.total_size;
   }
   std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> all;
-  all.reserve(sizes.size());
   for (const auto& [stream, size] : sizes) {
     all.emplace_back(static_cast<cudaStream_t>(stream), /*small=*/false, size);
   }
@@ -318,16 +317,14 @@ void Backend::recordHistory(bool enabled, native::CreateContextFn context, std::
                             native::RecordContext when, bool clear,
                             const std::vector<std::string>& skip_actions) {
   const History::Options options{enabled, context, most_entries, when, skip_actions};
-  {
-    const std::unique_lock guard = lock();
-    history_ = options;
-  }
+  std::unique_lock guard = lock();
+  history_ = options;
+  guard.unlock();
   for_each([&](DeviceMemory& memory) { memory.history().set(options, clear); });
 }
 
 void Backend::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
-  const c10::DeviceIndex device = current_device();
-  memory(device).history().annotate(metadata);
+  memory(current_device()).history().annotate(metadata);
 }
 
 void Backend::pushCompileContext(std::string& context) {
@@ -348,10 +345,9 @@ void Backend::attachOutOfMemoryObserver(
 }
 
 void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
-  {
-    const std::unique_lock guard = lock();
-    trackers_.push_back(tracker);
-  }
+  std::unique_lock guard = lock();
+  trackers_.push_back(tracker);
+  guard.unlock();
   for_each([&](DeviceMemory& memory) { memory.history().track(tracker); });
 }
 

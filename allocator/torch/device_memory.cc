@@ -288,31 +288,19 @@ void DeviceMemory::finish_frees(const std::vector<void*>& done) {
 }
 
 std::optional<DeviceMemory::Found> DeviceMemory::find(const void* pointer) {
-  const auto live = [this](Found found) {
-    const bool waits = frees_.any() && frees_.is_waiting(found.address.pointer());
-    return waits ? std::nullopt : std::optional(std::move(found));
-  };
-  if (const auto found = pools_.find(pointer)) {
-    const auto& [block, source] = *found;
-    return live({.address = block.address,
-                 .bytes = block.block.bytes,
-                 .requested = block.block.requested,
-                 .stream = block.stream,
-                 .pool = source.first,
-                 .source = source.second,
-                 .base = block.segment,
-                 .base_bytes = block.segment_bytes});
+  Found found;
+  if (const auto of_source = pools_.find(pointer)) {
+    found = {of_source->first, of_source->second.first, of_source->second.second};
+  } else if (const std::optional<BlockInfo> info = heap_.find(pointer)) {
+    const Stream stream{.handle = streams_.handle_of(info->stream), .id = info->stream};
+    found = {{info->address, info->bytes, info->requested, stream, info->address, info->bytes},
+             pools_.id_of(info->pool),
+             nullptr};
+  } else {
+    return std::nullopt;
   }
-  const std::optional<BlockInfo> info = heap_.find(pointer);
-  if (!info) return std::nullopt;
-  return live({.address = info->address,
-               .bytes = info->bytes,
-               .requested = info->requested,
-               .stream = {.handle = streams_.handle_of(info->stream), .id = info->stream},
-               .pool = pools_.id_of(info->pool),
-               .source = nullptr,
-               .base = info->address,
-               .base_bytes = info->bytes});
+  if (frees_.any() && frees_.is_waiting(found.address.pointer())) return std::nullopt;
+  return found;
 }
 
 // --- Uses on other streams.

@@ -55,17 +55,12 @@ class DeviceMemory {
 
   // Is it memory of this device that Weir gave out, or a live block's that a pool's source gave?
   bool owns(const void* pointer) const { return heap_.owns(pointer) || pools_.find(pointer); }
-  // A block, wherever its memory is from.
-  struct Found {
-    Address address;
-    Bytes bytes, requested;
-    Stream stream;
+  // A block, wherever its memory is from. The base is the contiguous memory that it lies in: the
+  // block, beyond which its pages may be others'; or, as PyTorch's own allocator says it, the
+  // segment that the source gave.
+  struct Found : SegmentPool::Found {
     c10::MempoolId_t pool{0, 0};
     std::shared_ptr<SegmentPool> source;  // null: its memory is the heap's
-    // The contiguous memory that it lies in: the block, beyond which its pages may be others'; or,
-    // as PyTorch's own allocator says it, the segment that the source gave.
-    Address base;
-    Bytes base_bytes;
     // As in PyTorch's own allocator, such a block is in no statistics and no history.
     bool is_uncached() const { return source != nullptr && pool == c10::MempoolId_t{0, 0}; }
   };

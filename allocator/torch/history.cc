@@ -63,13 +63,10 @@ void History::track(native::AllocatorTraceTracker tracker) {
 // Events of mappings are had from the heap only while somebody wants them: they cost time.
 void History::listen() {
   const std::lock_guard listening(listening_mutex_);
-  bool wanted = false;
-  {
-    const std::lock_guard lock(mutex_);
-    wanted = options_.enabled || !trackers_.empty();
-  }
-  wants_entries_.store(wanted, std::memory_order_relaxed);
-  if (wanted == std::exchange(listening_, wanted)) return;
+  std::unique_lock lock(mutex_);
+  const bool wanted = options_.enabled || !trackers_.empty();
+  lock.unlock();
+  if (wanted == wants_entries_.exchange(wanted, std::memory_order_relaxed)) return;
   if (wanted) {
     heap_.start_recording(*this);
   } else {
@@ -79,12 +76,11 @@ void History::listen() {
 
 // Before any other lock is taken: it may need Python's.
 History::Context History::gather(RecordContext least) const {
-  native::CreateContextFn gather = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (options_.enabled && options_.when >= least) gather = options_.context;
-  }
-  return gather == nullptr ? nullptr : gather();
+  std::unique_lock lock(mutex_);
+  const bool is_wanted = options_.enabled && options_.when >= least;
+  const native::CreateContextFn gather = options_.context;
+  lock.unlock();
+  return is_wanted && gather != nullptr ? gather() : nullptr;
 }
 
 void History::note(Action action, Address at, Bytes bytes, Stream stream, c10::MempoolId_t pool,

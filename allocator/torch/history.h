@@ -108,10 +108,9 @@ class History final : public EventSink {
   DeviceHeap& heap_;
   const Streams& streams_;
   const PoolNames pool_;
-  std::atomic<bool> wants_entries_{false};
+  std::atomic<bool> wants_entries_{false};  // then this is a sink of heap_; by listening_mutex_
 
   std::mutex listening_mutex_;  // before the heap's locks, and so before mutex_
-  bool listening_ = false;      // guarded by listening_mutex_; this is a sink of heap_
 
   mutable std::mutex mutex_;
   Options options_;                                    // guarded by mutex_

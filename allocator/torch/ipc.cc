@@ -151,10 +151,10 @@ class OpenedMemory {
     if (memory_is_gone() || !device_.synchronize_context()) return;
     if (is_segment_) (void)exchange_.close_segment(begin_);
     Bytes at;
-    for (const Mapped& page : pages_) {
-      if (page.is_mapped) (void)device_.unmap(base_ + at, page.bytes);
-      (void)device_.release(page.handle);
-      at += page.bytes;
+    for (const auto& [handle, bytes] : pages_) {
+      if (at < mapped_) (void)device_.unmap(base_ + at, bytes);
+      (void)device_.release(handle);
+      at += bytes;
     }
     if (base_ != Address{}) (void)device_.unreserve(base_, size_);
   }
@@ -164,18 +164,16 @@ class OpenedMemory {
     Result<std::vector<PhysicalHandle>> handles = import_pages(device_, exchange_, block);
     if (!handles) return std::move(handles).error();
     for (std::size_t i = 0; i < handles->size(); ++i) {
-      pages_.push_back({(*handles)[i], block.pages[i].bytes, false});
+      pages_.emplace_back((*handles)[i], block.pages[i].bytes);
       size_ += block.pages[i].bytes;
     }
     Result<Address> base = device_.reserve(size_, device_.granularity());
     if (!base) return std::move(base).error();
     base_ = *base;
     begin_ = base_ + block.skipped;
-    Bytes at;
-    for (Mapped& page : pages_) {
-      if (Status mapped = device_.map(base_ + at, page.bytes, page.handle); !mapped) return mapped;
-      page.is_mapped = true;
-      at += page.bytes;
+    for (const auto& [handle, bytes] : pages_) {
+      if (Status done = device_.map(base_ + mapped_, bytes, handle); !done) return done;
+      mapped_ += bytes;
     }
     return renew_access();
   }
@@ -192,17 +190,12 @@ class OpenedMemory {
   void* begin() const { return begin_.pointer(); }
 
  private:
-  struct Mapped {
-    PhysicalHandle handle;
-    Bytes bytes;
-    bool is_mapped;
-  };
   Device& device_;
   MemoryExchange& exchange_;
   Address base_, begin_;
-  Bytes size_;
+  Bytes size_, mapped_;
   bool is_segment_ = false;
-  std::vector<Mapped> pages_;
+  std::vector<std::pair<PhysicalHandle, Bytes>> pages_;
 };
 
 std::string SharedBlock::encode() const {

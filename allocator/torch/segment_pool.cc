@@ -126,7 +126,7 @@ std::optional<SegmentPool::Found> SegmentPool::find(const void* pointer) const {
   const Segment& segment = std::prev(after)->second;
   const auto& [begin, block] = *std::prev(segment.blocks.upper_bound(address));
   if (!block.live || begin + block.bytes <= address) return std::nullopt;
-  return Found{begin, block, segment.stream, segment.address, segment.bytes};
+  return Found{begin, block.bytes, block.requested, segment.stream, segment.address, segment.bytes};
 }
 
 void SegmentPool::empty() {

@@ -70,10 +70,10 @@ class SegmentPool {
 
   struct Found {
     Address address;
-    Block block;
+    Bytes bytes, requested;
     Stream stream;
-    Address segment;
-    Bytes segment_bytes;
+    Address base;  // the segment
+    Bytes base_bytes;
   };
   // The live block that `pointer` points into.
   std::optional<Found> find(const void* pointer) const;

@@ -57,15 +57,6 @@ void add_page(const HeapSnapshot& snapshot, const PageInfo& page, std::vector<Pi
   free_up_to(page.bytes);
 }
 
-// By address; the bytes of a block may come in several pieces, one behind the other.
-std::vector<Piece> pieces_of(const HeapSnapshot& snapshot) {
-  std::vector<Piece> pieces;
-  for (const PageInfo& page : snapshot.pages) add_page(snapshot, page, pieces);
-  std::sort(pieces.begin(), pieces.end(),
-            [](const Piece& a, const Piece& b) { return a.address < b.address; });
-  return pieces;
-}
-
 // Begins the segment's next block; without a live one there, a free one.
 void begin_block(SegmentInfo& segment, const BlockInfo* live, History& history) {
   native::BlockInfo& block = segment.blocks.emplace_back();
@@ -108,7 +99,11 @@ std::vector<SegmentInfo> DeviceMemory::segments(c10::MempoolId_t pool) {
     const auto heap = heaps.find(id.value);
     return heap == heaps.end() ? 0 : heap->second->pool;
   };
-  const std::vector<Piece> pieces = pieces_of(snapshot);
+  // By address; the bytes of a block may come in several pieces, one behind the other.
+  std::vector<Piece> pieces;
+  for (const PageInfo& page : snapshot.pages) add_page(snapshot, page, pieces);
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Piece& a, const Piece& b) { return a.address < b.address; });
   const Piece* before = nullptr;
   for (const Piece& piece : pieces) {
     const bool goes_on = before != nullptr && pool_of(before->heap) == pool_of(piece.heap) &&

@@ -75,7 +75,7 @@ TEST(SegmentPool, BlocksOfRandomProgramsNeverOverlapAndStayOnTheirStream) {
         const auto found = pool.find(victim->first.pointer());
         ASSERT_TRUE(found.has_value());
         EXPECT_EQ(found->stream, victim->second.stream);
-        EXPECT_EQ(found->block.requested, victim->second.bytes);
+        EXPECT_EQ(found->requested, victim->second.bytes);
         EXPECT_TRUE(pool.deallocate(victim->first.pointer()).ok());
         EXPECT_FALSE(pool.find(victim->first.pointer()).has_value());
         live.erase(victim);

@@ -177,11 +177,10 @@ std::optional<Fence> Operations::fence_of(const CommStreamKey& stream, Operation
 
 bool Operations::add_to_coalesced(const CommStreamKey& stream, Operation& operation,
                                   c10::SmallVectorImpl<at::Tensor>& tensors) {
-  if (coalescing_groups_.load(std::memory_order_relaxed) == 0) return false;
   const std::lock_guard lock(mutex_);
   const auto found = coalesced_.find(static_cast<const ProcessGroup*>(stream.group));
   if (found == coalesced_.end()) return false;
-  Coalesced& coalesced = *found->second;
+  Coalesced& coalesced = found->second;
   coalesced.device = stream.device;
   coalesced.operation.add(operation);
   coalesced.tensors.insert(coalesced.tensors.end(), std::move_iterator(tensors.begin()),
@@ -191,30 +190,23 @@ bool Operations::add_to_coalesced(const CommStreamKey& stream, Operation& operat
 
 void Operations::coalescing_begins(const ProcessGroup* group) {
   const std::lock_guard lock(mutex_);
-  auto& coalesced = coalesced_[group];
-  if (coalesced == nullptr) coalescing_groups_.fetch_add(1, std::memory_order_relaxed);
-  coalesced = std::make_unique<Coalesced>();
+  coalesced_[group] = {};
 }
 
 bool Operations::has_coalesced(const ProcessGroup* group) {
   const std::lock_guard lock(mutex_);
   const auto found = coalesced_.find(group);
-  return found != coalesced_.end() && !found->second->tensors.empty();
+  return found != coalesced_.end() && !found->second.tensors.empty();
 }
 
 void Operations::coalescing_ends(const ProcessGroup* group, const WorkPointer& work) {
-  std::unique_ptr<Coalesced> coalesced;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = coalesced_.find(group);
-    if (found == coalesced_.end()) return;
-    coalesced = std::move(found->second);
-    coalesced_.erase(found);
-    coalescing_groups_.fetch_sub(1, std::memory_order_relaxed);
-  }
-  Operation& operation = coalesced->operation;
-  if (coalesced->tensors.empty()) return memory_.record_uses(operation);
-  (void)fence_of({.group = group, .device = coalesced->device}, operation, work);
+  std::unique_lock lock(mutex_);
+  auto ended = coalesced_.extract(group);
+  lock.unlock();
+  if (ended.empty()) return;
+  auto& [device, operation, tensors] = ended.mapped();
+  if (tensors.empty()) return memory_.record_uses(operation);
+  (void)fence_of({.group = group, .device = device}, operation, work);
 }
 
 void Operations::enter_nccl_group() { ++nccl_groups_of_this_thread(); }

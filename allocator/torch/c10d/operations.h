@@ -142,10 +142,9 @@ class Operations {
   inline static constinit std::atomic<Operations*> in_use_{nullptr};
 
   CollectiveMemory& memory_;
-  std::atomic<int> coalescing_groups_{0};
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::unordered_map<const c10d::ProcessGroup*, std::unique_ptr<Coalesced>> coalesced_;
+  std::unordered_map<const c10d::ProcessGroup*, Coalesced> coalesced_;
 };
 
 }  // namespace weir::pytorch
