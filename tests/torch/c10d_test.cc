@@ -24,8 +24,6 @@ weir_status_t weir_c10d_enable(void* memory);
 void weir_c10d_coalescing_begins(std::int64_t group);
 int weir_c10d_relax(std::int64_t group);
 void weir_c10d_restore(int before);
-void weir_c10d_enter_nccl_group();
-void weir_c10d_leave_nccl_group();
 }
 
 namespace weir::pytorch {
@@ -343,10 +341,10 @@ TEST_F(C10d, ACoalescedOperationThatNobodyTellsOfIsAsWithoutWeir) {
 }
 
 TEST_F(C10d, WithinAGroupOfNcclsOwnNothingIsFenced) {
-  Operations::enter_nccl_group();
+  weir_c10d_enter_nccl_group();
   std::vector<at::Tensor> tensors{written()};
   const auto work = group_->allreduce(tensors);
-  Operations::leave_nccl_group();
+  weir_c10d_leave_nccl_group();
   EXPECT_EQ(fenced(), 0u);
   EXPECT_GT(dynamic_cast<FakeWork&>(*work).kept(), 0u);
   (void)group_->allreduce(tensors);
@@ -570,10 +568,10 @@ TEST_F(C10d, OperationsThatGetNoFenceConnectAllTheSame) {
   (void)group_->allreduce(tensors);
   EXPECT_EQ(nccl_->mode, cudaStreamCaptureModeRelaxed);
   nccl_->mode.reset();
-  Operations::enter_nccl_group();
+  weir_c10d_enter_nccl_group();
   tensors = {written()};
   const WorkPointer work = group_->allreduce(tensors);
-  Operations::leave_nccl_group();
+  weir_c10d_leave_nccl_group();
   EXPECT_EQ(nccl_->mode, cudaStreamCaptureModeRelaxed);
 }
 

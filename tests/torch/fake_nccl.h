@@ -17,6 +17,11 @@
 #include "tests/torch/fake_collectives.h"
 #include "torch/c10d/operations.h"
 
+extern "C" {
+void weir_c10d_enter_nccl_group();
+void weir_c10d_leave_nccl_group();
+}
+
 namespace weir::pytorch {
 
 constexpr Bytes kTensorBytes = 16_MiB;

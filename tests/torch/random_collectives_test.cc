@@ -465,9 +465,9 @@ void Execution::queue(std::size_t stream, const std::vector<Tensor*>& chosen) {
 void Execution::queue_without_a_fence(std::size_t stream, Tensor& tensor) {
   std::vector<at::Tensor> list{tensor.tensor};
   const bool of_nccl = chance(50);
-  if (of_nccl) Operations::enter_nccl_group();
+  if (of_nccl) weir_c10d_enter_nccl_group();
   auto work = (of_nccl ? group_ : other_group_)->allreduce(list);
-  if (of_nccl) Operations::leave_nccl_group();
+  if (of_nccl) weir_c10d_leave_nccl_group();
   say("operation ", numbers_, " without a fence on tensor ", tensor.number, ", from stream ",
       stream);
   keep(std::move(work), {&tensor}, stream, /*plain=*/true);

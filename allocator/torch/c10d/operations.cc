@@ -5,8 +5,11 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
+
+#include "api/c_status.h"
 
 namespace weir::pytorch {
 namespace {
@@ -15,9 +18,11 @@ using c10d::ProcessGroup;
 using c10d::Work;
 using WorkPointer = c10::intrusive_ptr<Work>;
 
-int& nccl_groups_of_this_thread() {
-  constinit static thread_local int groups = 0;
-  return groups;
+constinit thread_local int nccl_groups_of_this_thread = 0;
+
+// As ProcessGroup._id() in Python gives it.
+const ProcessGroup* group_of(std::int64_t id) {
+  return reinterpret_cast<const ProcessGroup*>(static_cast<std::intptr_t>(id));
 }
 
 // What a call of an operator is about. Arguments that say nothing (options, counts) are passed
@@ -103,7 +108,7 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
     go_on();
   };
   // Within ncclGroupStart() an operation's end is marked before it is launched.
-  if (call.tensors.empty() || nccl_groups_of_this_thread() > 0) return go_on_relaxed();
+  if (call.tensors.empty() || nccl_groups_of_this_thread > 0) return go_on_relaxed();
 
   call.operation.waits_for_ranks = call.group->getSize() > 1;
   const CommStreamKey stream{.group = call.group.get(),
@@ -122,12 +127,9 @@ void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::St
   work = operations->queued(stream, call.operation, work.toCustomClass<Work>(), call.tensors);
 }
 
-// `group`: as ProcessGroup._id() in Python gives it.
 void coalescing_ends(std::int64_t group, const std::optional<WorkPointer>& work) {
   if (Operations* const operations = Operations::in_use()) {
-    const auto id = static_cast<std::intptr_t>(group);
-    operations->coalescing_ends(reinterpret_cast<const ProcessGroup*>(id),
-                                work.value_or(WorkPointer()));
+    operations->coalescing_ends(group_of(group), work.value_or(WorkPointer()));
   }
 }
 
@@ -209,9 +211,46 @@ void Operations::coalescing_ends(const ProcessGroup* group, const WorkPointer& w
   (void)fence_of({.group = group, .device = device}, operation, work);
 }
 
-void Operations::enter_nccl_group() { ++nccl_groups_of_this_thread(); }
-void Operations::leave_nccl_group() {
-  if (nccl_groups_of_this_thread() > 0) --nccl_groups_of_this_thread();
+}  // namespace weir::pytorch
+
+using weir::pytorch::group_of;
+using weir::pytorch::Operations;
+
+// What the Python package calls, by ctypes. Groups are as ProcessGroup._id() gives them.
+extern "C" {
+
+// `memory`: what weir_torch_collective_memory() gave.
+weir_status_t weir_c10d_enable(void* memory) {
+  return weir::c::guarded(
+      [&] { Operations::enable(*static_cast<weir::pytorch::CollectiveMemory*>(memory)); });
 }
 
-}  // namespace weir::pytorch
+void weir_c10d_coalescing_begins(std::int64_t group) {
+  if (Operations* const operations = Operations::in_use()) {
+    operations->coalescing_begins(group_of(group));
+  }
+}
+
+// The end of a coalesced operation may connect its ranks. If it is one of NCCL's, the thread's
+// capture mode is relaxed until weir_c10d_restore() has what this returns; else nothing happens.
+int weir_c10d_relax(std::int64_t group) {
+  Operations* const operations = Operations::in_use();
+  if (operations == nullptr || !operations->has_coalesced(group_of(group))) return -1;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  return cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess ? mode : -1;
+}
+void weir_c10d_restore(int before) {
+  if (before < 0) return;
+  auto mode = static_cast<cudaStreamCaptureMode>(before);
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+// While the thread is within a group of NCCL's own (ncclGroupStart), operations are not launched
+// before its end, and PyTorch keeps their tensors.
+void weir_c10d_enter_nccl_group() { ++weir::pytorch::nccl_groups_of_this_thread; }
+void weir_c10d_leave_nccl_group() {
+  int& groups = weir::pytorch::nccl_groups_of_this_thread;
+  groups = std::max(groups - 1, 0);
+}
+
+}  // extern "C"

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sees the operations of c10d's groups, lets those of NCCL's connect within a capture, and gives
-// them a fence (collective_fences.h).
+// them a fence (collective_fences.h); docs/decisions.md 025.
 //
 // Every operation of a group passes PyTorch's dispatcher, whoever calls it: Python, DDP's reducer,
 // functional collectives, compiled code. So do those of groups that are made later, or split. The
 // operators ("c10d::allreduce_") get a kernel at the dispatch key BackendSelect, which comes before
 // those of the devices and has no other kernel for them. It hands the call on, and then looks at
-// the Work that came back. Groups and their backends stay PyTorch's own objects.
+// the Work that came back.
 //
 // PyTorch makes NCCL's communicator when an operation first needs it, in the calling thread. NCCL
 // then makes calls that are not permitted while a stream is captured, unless the thread's capture
-// mode is relaxed: so it is, while an operation is handed on. The mode says what this thread may
-// call; captures, their graphs, and who connects with whom and when, stay as PyTorch has them.
+// mode is relaxed: so it is, while an operation is handed on.
 //
 // What goes past the dispatcher is left as PyTorch has it: methods of a backend that are called
 // directly (`group._get_backend(device).allreduce(...)`).
@@ -120,11 +119,6 @@ class Operations {
   void coalescing_ends(const c10d::ProcessGroup* group, const c10::intrusive_ptr<c10d::Work>& work);
   // Has the group coalesced operations of NCCL's since it began?
   bool has_coalesced(const c10d::ProcessGroup* group);
-
-  // While this thread is within a group of NCCL's own (ncclGroupStart), operations are not launched
-  // before its end, and PyTorch keeps their tensors.
-  static void enter_nccl_group();
-  static void leave_nccl_group();
 
  private:
   struct Coalesced {
