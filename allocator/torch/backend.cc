@@ -18,7 +18,7 @@ std::atomic<Backend*> the_backend{nullptr};
 // PyTorch compares deleters by address: there is this one.
 void delete_block(void* block) { the_backend.load()->raw_delete(block); }
 
-struct PoolState final : c10::cuda::CUDACachingAllocator::AllocatorState {
+struct PoolState final : AllocatorState {
   c10::MempoolId_t pool;
   std::vector<PlacedBlock> blocks;
 };
@@ -28,7 +28,6 @@ struct PoolState final : c10::cuda::CUDACachingAllocator::AllocatorState {
 Backend* installed() { return the_backend.load(); }
 
 void install(weir::Allocator& allocator) {
-  using c10::cuda::CUDACachingAllocator::CUDAAllocator;
   CUDAAllocator* const before = c10::cuda::CUDACachingAllocator::allocator.load();
   TORCH_CHECK(before == nullptr || !before->initialized(),
               "weir: PyTorch has used CUDA already, with its own allocator: call weir.enable() "
@@ -182,15 +181,14 @@ void Backend::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   memory(device).set_fraction(fraction);
 }
 
-std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> Backend::getExpandableSegmentSizes(
-    c10::DeviceIndex device) {
+std::vector<StreamSegmentSize> Backend::getExpandableSegmentSizes(c10::DeviceIndex device) {
   DeviceMemory* const memory = looked_at(device);
   if (memory == nullptr) return {};
   std::unordered_map<void*, std::size_t> sizes;
   for (const native::SegmentInfo& segment : memory->segments({0, 0})) {
     sizes[segment.stream] += segment.total_size;
   }
-  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> all;
+  std::vector<StreamSegmentSize> all;
   for (const auto& [stream, size] : sizes) {
     all.emplace_back(static_cast<cudaStream_t>(stream), /*small=*/false, size);
   }
@@ -295,7 +293,7 @@ bool Backend::checkPoolLiveAllocations(c10::DeviceIndex device, c10::MempoolId_t
          });
 }
 
-Backend::ShareableHandle Backend::shareIpcHandle(void* pointer) {
+ShareableHandle Backend::shareIpcHandle(void* pointer) {
   const auto& [memory, block] = owner(pointer, "shareIpcHandle");
   if (block.source != nullptr) {
     return check(share_segment(memory.device(), block.base, Address::of(pointer) - block.base));
@@ -338,8 +336,7 @@ void Backend::setUserMetadata(const std::string& metadata) {
 }
 std::string Backend::getUserMetadata() { return thread_notes().user_metadata; }
 
-void Backend::attachOutOfMemoryObserver(
-    c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) {
+void Backend::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const std::unique_lock guard = lock();
   observers_.push_back(std::move(observer));
 }
@@ -376,8 +373,8 @@ cudaError_t Backend::memcpyAsync(void* to, int to_device, const void* from, int 
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 }
 
-std::shared_ptr<Backend::AllocatorState> Backend::getCheckpointState(c10::DeviceIndex device,
-                                                                     c10::MempoolId_t pool) {
+std::shared_ptr<AllocatorState> Backend::getCheckpointState(c10::DeviceIndex device,
+                                                            c10::MempoolId_t pool) {
   auto state = std::make_shared<PoolState>();
   state->pool = pool;
   if (DeviceMemory* const memory = looked_at(device))
@@ -387,8 +384,8 @@ std::shared_ptr<Backend::AllocatorState> Backend::getCheckpointState(c10::Device
 
 // All that is live counts as freed, and all of the state as allocated anew: what is in both stays
 // where it is, and has another owner afterwards.
-Backend::CheckpointDelta Backend::setCheckpointPoolState(c10::DeviceIndex device,
-                                                         std::shared_ptr<AllocatorState> state) {
+CheckpointDelta Backend::setCheckpointPoolState(c10::DeviceIndex device,
+                                                std::shared_ptr<AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const PoolState*>(state.get());
   TORCH_CHECK(wanted != nullptr, "setCheckpointPoolState: the state is another allocator's");
   DeviceMemory& mine = memory(device);

@@ -26,12 +26,16 @@
 
 namespace weir::pytorch {
 
-class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
+using c10::cuda::CUDACachingAllocator::AllocatorState;
+using c10::cuda::CUDACachingAllocator::CheckpointDelta;
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+using c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
+using c10::cuda::CUDACachingAllocator::ShareableHandle;
+using c10::cuda::CUDACachingAllocator::SnapshotInfo;
+using c10::cuda::CUDACachingAllocator::StreamSegmentSize;
+
+class Backend final : public CUDAAllocator {
  public:
-  using SnapshotInfo = c10::cuda::CUDACachingAllocator::SnapshotInfo;
-  using ShareableHandle = c10::cuda::CUDACachingAllocator::ShareableHandle;
-  using CheckpointDelta = c10::cuda::CUDACachingAllocator::CheckpointDelta;
-  using AllocatorState = c10::cuda::CUDACachingAllocator::AllocatorState;
   using CUDAAllocator::recordStream;
 
   // `allocator` must outlive this.
@@ -68,8 +72,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   void init(int device_count) override;
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
-  std::vector<c10::cuda::CUDACachingAllocator::StreamSegmentSize> getExpandableSegmentSizes(
-      c10::DeviceIndex device) override;
+  std::vector<StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override;
   void enable(bool value) override;
   bool isEnabled() const override { return enabled_.load(); }
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override;
@@ -101,8 +104,7 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   void popCompileContext() override;
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
-  void attachOutOfMemoryObserver(
-      c10::cuda::CUDACachingAllocator::OutOfMemoryObserver observer) override;
+  void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
   // Pure virtual from PyTorch 2.15 on, and absent before: hence no `override`. Observes requests
   // that native refuses by its setting throw_on_cudamalloc_oom, which Weir has not: never called.
   void attachOomRejectionObserver(
@@ -168,8 +170,8 @@ class Backend final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   std::mutex mutex_;
   std::vector<std::unique_ptr<DeviceMemory>> owned_;  // guarded by mutex_
   History::Options history_;                          // guarded by mutex_; for devices opened later
-  std::vector<c10::cuda::CUDACachingAllocator::OutOfMemoryObserver> observers_;  // by mutex_
-  std::vector<native::AllocatorTraceTracker> trackers_;                          // by mutex_
+  std::vector<OutOfMemoryObserver> observers_;        // by mutex_
+  std::vector<native::AllocatorTraceTracker> trackers_;  // by mutex_
 };
 
 // The one that is in use, once install() was called.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/device_memory.h"
 
-#include <c10/util/env.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,26 +15,10 @@
 namespace weir::pytorch {
 namespace {
 
-Bytes total_of(Device& device) {
-  const Result<MemoryInfo> memory = device.memory_info();
-  return memory ? memory->total : 0_B;
-}
-
-// None: the device is a simulated one.
-std::optional<c10::DeviceIndex> gpu_of(int number, Device& device) {
-  if (dynamic_cast<CudaDevice*>(&device) == nullptr) return std::nullopt;
-  return static_cast<c10::DeviceIndex>(number);
-}
-
 // Calls back those who registered with PyTorch to free memory when it runs short.
 void call_free_memory_callbacks() {
   auto* const registry = c10::FreeCudaMemoryCallbacksRegistry();
   for (const std::string& name : registry->Keys()) (void)registry->Create(name)->Execute();
-}
-
-// As PyTorch's own allocator reads it.
-bool environment_allows_caching() {
-  return c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
 }
 
 bool is_captured(Device& device, const Stream& stream) {
@@ -69,14 +52,19 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
       device_(device),
       heap_(heap),
       observer_(std::move(observer)),
-      streams_(heap, device, gpu_of(number, device)),
+      // A simulated device is no GPU.
+      streams_(heap, device,
+               dynamic_cast<CudaDevice*>(&device) == nullptr
+                   ? std::nullopt
+                   : std::optional(static_cast<c10::DeviceIndex>(number))),
       history_(static_cast<c10::DeviceIndex>(number), heap, streams_,
                [this](std::uint64_t id) { return pools_.id_of(id); }),
       statistics_(number, heap),
-      total_(total_of(device)),
+      total_([&] {
+        const Result<MemoryInfo> memory = device.memory_info();
+        return memory ? memory->total : 0_B;
+      }()),
       configured_limit_(heap.options().limit),
-      caching_allowed_(environment_allows_caching()),
-      caching_(caching_allowed_),
       pools_(heap, device,
              [this](PoolId id, const SegmentPool::Segment& segment, SegmentPool::Change change) {
                const bool comes = change == SegmentPool::Change::gained;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/env.h>
 
 #include <atomic>
 #include <functional>
@@ -124,8 +125,9 @@ class DeviceMemory {
   std::atomic<double> fraction_{1};
   std::atomic<std::uint64_t> uncached_bytes_{0};
   Frees frees_;
-  const bool caching_allowed_;
-  std::atomic<bool> caching_;
+  // As PyTorch's own allocator reads it.
+  const bool caching_allowed_ = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
+  std::atomic<bool> caching_{caching_allowed_};
   std::atomic<bool> was_profiled_{false};
   Pools pools_;  // the last: as it goes, the others hear of segments that it gives back
 };

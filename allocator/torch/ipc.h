@@ -2,15 +2,12 @@
 // Memory shared between processes: PyTorch's IPC handles for blocks of Weir's.
 //
 // Pages: a handle names the process that shares, and where its file descriptors of the pages are to
-// be had: from a socket (descriptor_server.h), or, second choice, by pidfd_getfd(), for which both
-// must run as the same user, and the system must allow one to trace the other
-// (kernel.yama.ptrace_scope 0, or a common parent that says so). Where the device's pages have
-// fabric handles, the handle carries them as well, for who reaches neither: another container, or
-// another machine of the same NVLink domain. All pages of a block are shared.
+// be had: from a socket (descriptor_server.h), or by pidfd_getfd(), which needs the right to trace.
+// It has the pages' fabric handles as well, if there are any, for who reaches neither. All pages of
+// a block are shared.
 //
-// Plain memory, and that of a MemPool's own allocator: the driver's handle, as PyTorch's own
-// allocator writes it. So processes with and
-// without Weir can share it with each other.
+// Plain memory, and that of a pool with a source: the driver's handle, as PyTorch's own allocator
+// writes it. So processes with and without Weir can share it with each other.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -22,7 +22,7 @@ void weir_torch_assume_graphs_leak() { Pools::assume_graphs_leak(); }
 weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
   return weir::c::guarded([&] {
     weir::DeviceHeap& heap = pools_of(device, "idle memory").heap();
-    *scope = new IdleMemory(weir::c::value_of(IdleMemory::begin(heap)));
+    *scope = new IdleMemory(weir::c::value_of(weir::pytorch::begin_idle_memory(heap)));
   });
 }
 void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }

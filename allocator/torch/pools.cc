@@ -300,7 +300,7 @@ Status Pools::restore(PoolId id, std::span<const PlacedBlock> blocks) {
   return known.segments == nullptr ? none(id, "setCheckpointPoolState") : Status{};
 }
 
-Result<IdleMemory> IdleMemory::begin(DeviceHeap& heap) {
+Result<IdleMemory> begin_idle_memory(DeviceHeap& heap) {
   auto pool = std::make_unique<GraphPool>(heap);
   Result<PoolBinding> binding = pool->serve([thread = std::this_thread::get_id()](Stream) {
     return std::this_thread::get_id() == thread;

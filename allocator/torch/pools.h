@@ -160,25 +160,17 @@ class Pools {
 // not PyTorch's allocator yet.
 Pools& pools_of(int device, const char* what);
 
-// While it lives, requests of the calling thread get memory that nobody uses any more, on streams
-// that are not being captured. Begun and ended in the same thread. Blocks may outlive it.
+// A pool of the heap, with pages that are idle, or the driver's, and that it shares with nobody;
+// and its binding, while which lives requests of the calling thread get memory that nobody uses any
+// more, on streams that are not being captured. Begun and ended in the same thread. Blocks may
+// outlive it.
 //
 // Else a request may get memory that its stream waits for, on the GPU, and only that stream may use
 // it then. PyTorch has tensors that it writes on other streams without a wait: the seed and the
 // offset of the random numbers of all graphs, made as the first capture begins, and written as each
 // later one begins and as graphs are launched.
-class IdleMemory {
- public:
-  // `heap` must outlive this. Errors: as GraphPool::serve().
-  static Result<IdleMemory> begin(DeviceHeap& heap);
-
- private:
-  IdleMemory(std::unique_ptr<GraphPool> pool, PoolBinding binding)
-      : pool_(std::move(pool)), binding_(std::move(binding)) {}
-
-  // A new pool has pages that are idle, or the driver's, and shares them with nobody.
-  std::unique_ptr<GraphPool> pool_;
-  PoolBinding binding_;
-};
+using IdleMemory = std::pair<std::unique_ptr<GraphPool>, PoolBinding>;
+// `heap` must outlive it. Errors: as GraphPool::serve().
+Result<IdleMemory> begin_idle_memory(DeviceHeap& heap);
 
 }  // namespace weir::pytorch

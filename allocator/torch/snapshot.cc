@@ -143,7 +143,7 @@ std::vector<SegmentInfo> DeviceMemory::segments(c10::MempoolId_t pool) {
   return segments;
 }
 
-Backend::SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_traces) {
+SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_traces) {
   SnapshotInfo all;
   const int devices = std::max(devices_.load(), 1);
   all.device_traces.resize(static_cast<std::size_t>(devices));

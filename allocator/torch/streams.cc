@@ -8,20 +8,13 @@
 #include <utility>
 
 namespace weir::pytorch {
-namespace {
-
-// Will the stream live as long as the process? Of one that PyTorch was given, the id is the handle.
-bool lasts(c10::StreamId id, cudaStream_t handle) {
-  return handle == nullptr ||
-         id != static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(handle));
-}
-
-}  // namespace
 
 Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {
   if (const Stream* const found = known(stream)) return *found;
   const cudaStream_t handle = stream.stream();
-  if (!lasts(stream.id(), handle)) return of(handle);
+  // Of a stream that PyTorch was given, and that may not last, the id is the handle.
+  const auto id_if_given = static_cast<c10::StreamId>(reinterpret_cast<std::intptr_t>(handle));
+  if (handle != nullptr && stream.id() == id_if_given) return of(handle);
   Result<Stream> found = of_lasting(handle);
   if (!found) return found;
   // (Under Trust::told a name that it has in a capture is not its name outside.)

@@ -47,7 +47,7 @@ TEST_F(IdleMemories, IsUsedByNobodyHoweverOftenItIsAskedFor) {
     free_one_in_use();
     void* scalar = nullptr;
     {
-      const Result<IdleMemory> idle = IdleMemory::begin(heap_);
+      const Result<IdleMemory> idle = begin_idle_memory(heap_);
       ASSERT_TRUE(idle.ok());
       scalar = *heap_.allocate(8_B, a_);
     }
@@ -63,7 +63,7 @@ TEST_F(IdleMemories, IsUsedByNobodyHoweverOftenItIsAskedFor) {
 TEST_F(IdleMemories, ServesItsOwnThread) {
   void* const before = *heap_.allocate(8_B, a_);
   {
-    const Result<IdleMemory> idle = IdleMemory::begin(heap_);
+    const Result<IdleMemory> idle = begin_idle_memory(heap_);
     ASSERT_TRUE(idle.ok());
     void* const other =
         std::async(std::launch::async, [&] { return *heap_.allocate(8_B, a_); }).get();
@@ -83,7 +83,7 @@ TEST_F(IdleMemories, ServesItsOwnThread) {
 TEST_F(IdleMemories, LeavesNoPageBehind) {
   void* scalar = nullptr;
   {
-    const Result<IdleMemory> idle = IdleMemory::begin(heap_);
+    const Result<IdleMemory> idle = begin_idle_memory(heap_);
     ASSERT_TRUE(idle.ok());
     scalar = *heap_.allocate(8_B, a_);
   }

@@ -6,10 +6,7 @@
 namespace weir::pytorch {
 namespace {
 
-Operation*& of_this_thread() {
-  constinit static thread_local Operation* operation = nullptr;
-  return operation;
-}
+constinit thread_local Operation* of_this_thread = nullptr;
 
 }  // namespace
 
@@ -21,33 +18,31 @@ void Operation::add(const Operation& other) {
 }
 
 void Operation::note_allocated(const void* block) {
-  if (Operation* const noted = of_this_thread()) noted->allocated.push_back(block);
+  if (of_this_thread != nullptr) of_this_thread->allocated.push_back(block);
 }
 
 bool Operation::holds_free(void* block) {
-  Operation* const noted = of_this_thread();
-  if (noted == nullptr || !noted->holds_frees) return false;
-  noted->freed.push_back(block);
+  if (of_this_thread == nullptr || !of_this_thread->holds_frees) return false;
+  of_this_thread->freed.push_back(block);
   return true;
 }
 
 bool Operation::leaves_to_fence(void* block, c10::cuda::CUDAStream user) {
-  Operation* const noted = of_this_thread();
-  if (noted == nullptr) return false;
-  const auto& memory = noted->memory;
+  if (of_this_thread == nullptr) return false;
+  const auto& memory = of_this_thread->memory;
   if (std::find(memory.begin(), memory.end(), block) == memory.end()) return false;
-  noted->recorded.push_back({block, user});
+  of_this_thread->recorded.push_back({block, user});
   return true;
 }
 
 void Operation::begin(Operation& operation) {
-  operation.outer = of_this_thread();
-  of_this_thread() = &operation;
+  operation.outer = of_this_thread;
+  of_this_thread = &operation;
   noted_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Operation::end(Operation& operation) noexcept {
-  of_this_thread() = operation.outer;
+  of_this_thread = operation.outer;
   noted_.fetch_sub(1, std::memory_order_relaxed);
 }
 
