@@ -230,7 +230,7 @@ bool DeviceMemory::deallocate(void* block) {
 
 bool DeviceMemory::deallocate_watched(void* block) {
   finish_frees(frees_.take_done());
-  const std::optional<Found> found = find(block);
+  std::optional<Found> found = find(block);
   if (!found || found->address != Address::of(block)) return false;
   History::Context context;
   if (history_.wants_entries() && !found->is_uncached()) {
@@ -238,8 +238,15 @@ bool DeviceMemory::deallocate_watched(void* block) {
     history_.note(native::TraceEntry::FREE_REQUESTED, found->address, found->requested,
                   found->stream, found->pool, context);
   }
-  if (!frees_.defer(block)) return give_back(block, *found, std::move(context));
-  if (found->is_uncached()) finish_frees(frees_.wait_and_take_done());
+  if (!frees_.defer(block)) {
+    if (!give_back(block, *found, std::move(context))) return false;
+  } else if (found->is_uncached()) {
+    finish_frees(frees_.wait_and_take_done());
+  }
+  if (found->is_uncached() && caching_.load(std::memory_order_relaxed)) {
+    found.reset();  // with the last such block the pool goes: nothing need be watched for it
+    pools_.empty({0, 0});
+  }
   return true;
 }
 

@@ -663,7 +663,9 @@ TEST_F(DeviceMemories, WithCachingOffMemoryIsTheDriversAndCountedNowhere) {
   EXPECT_EQ(stats.allocated_bytes[0].current, 0);
   EXPECT_EQ(stats.reserved_bytes[0].current, 4 << 20);
   expect_consistent();
-  EXPECT_TRUE(memory_.deallocate(block));  // though caching is on again
+  EXPECT_TRUE(memory_.pools().has_sources());
+  EXPECT_TRUE(memory_.deallocate(block));       // though caching is on again
+  EXPECT_FALSE(memory_.pools().has_sources());  // requests go straight to the heap again
   EXPECT_FALSE(memory_.deallocate(block));
   EXPECT_EQ(device_.memory_info()->free, free);
   for (const auto& entry : memory_.history().entries()) {
