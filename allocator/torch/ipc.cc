@@ -219,36 +219,32 @@ Result<SharedBlock> SharedBlock::decode(const std::string& handle) {
                      ". The process that shares must use Weir, of the same version");
   };
   if (!handle.starts_with(kMagic)) return refuse("it is not one of Weir's");
-  const nlohmann::json json =
-      nlohmann::json::parse(handle.substr(sizeof kMagic - 1), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) return refuse("it is damaged");
+  const Error damaged = refuse("it is damaged");
   try {
+    const nlohmann::json json = nlohmann::json::parse(handle.substr(sizeof kMagic - 1));
     if (json.at("version").get<int>() != kVersion) return refuse("it is of another version");
-    SharedBlock block;
-    block.process = json.at("process").get<int>();
-    block.process_namespace = json.at("namespace").get<std::uint64_t>();
-    block.offer = {json.at("socket").get<std::string>(), json.at("key").get<std::string>()};
-    block.skipped = {json.at("skipped").get<std::uint64_t>()};
-    block.bytes = {json.at("bytes").get<std::uint64_t>()};
-    const nlohmann::json& pages = json.at("pages");
-    if (pages.empty() || pages.size() > kMostPages) return refuse("it is damaged");
+    SharedBlock block{
+        .process = json.at("process").get<int>(),
+        .process_namespace = json.at("namespace").get<std::uint64_t>(),
+        .offer = {json.at("socket").get<std::string>(), json.at("key").get<std::string>()},
+        .skipped = {json.at("skipped").get<std::uint64_t>()},
+        .bytes = {json.at("bytes").get<std::uint64_t>()}};
     Bytes in_all;
-    for (const nlohmann::json& page : pages) {
+    for (const nlohmann::json& page : json.at("pages")) {
       Page& each = block.pages.emplace_back(Page{page.at(0).get<int>(),
                                                  page.at(1).get<std::uint64_t>(),
                                                  {page.at(2).get<std::uint64_t>()}});
-      if (each.bytes == 0_B || each.bytes.count > kMostPageBytes) return refuse("it is damaged");
-      if (page.size() > 3 && !from_hex(page.at(3).get<std::string>(), each.fabric)) {
-        return refuse("it is damaged");
+      if (block.pages.size() > kMostPages || each.bytes == 0_B ||
+          each.bytes.count > kMostPageBytes ||
+          (page.size() > 3 && !from_hex(page.at(3).get<std::string>(), each.fabric))) {
+        return damaged;
       }
       in_all += each.bytes;
     }
-    if (block.skipped > in_all || block.bytes > in_all - block.skipped) {
-      return refuse("it is damaged");
-    }
-    return block;
+    const bool is_whole = block.skipped <= in_all && block.bytes <= in_all - block.skipped;
+    return block.pages.empty() || !is_whole ? Result<SharedBlock>(damaged) : block;
   } catch (const nlohmann::json::exception&) {
-    return refuse("it is damaged");
+    return damaged;
   }
 }
 
@@ -286,9 +282,9 @@ Result<SharedBlocks::Known> SharedBlocks::share_pages(MemoryExchange& exchange,
     Result<int> descriptor = exchange.export_page(part.handle);
     if (!descriptor) return std::move(descriptor).error();
     descriptors.emplace_back(*descriptor);
-    Result<std::string> fabric = exchange.export_fabric(part.handle);
-    shared.pages.push_back({*descriptor, inode_of(*descriptor), part.page_bytes,
-                            fabric ? *std::move(fabric) : std::string{}});
+    const Result<std::string> fabric = exchange.export_fabric(part.handle);
+    shared.pages.push_back(
+        {*descriptor, inode_of(*descriptor), part.page_bytes, fabric ? *fabric : std::string{}});
   }
   Result<DescriptorServer::Offer> offer = server_.offer(std::move(descriptors));
   if (!offer) return std::move(offer).error();
