@@ -13,6 +13,7 @@
 #include "torch/backend.h"
 #include "torch/c10d/collective_fences.h"
 
+namespace weir::pytorch {
 namespace {
 
 // The one allocator, for as long as the process lives.
@@ -20,21 +21,19 @@ weir_allocator_t* the_allocator = nullptr;
 
 // What c10d's operations get fences from; as long-lived, since operations may be on their way.
 // Null: WEIR_C10D=0.
-weir::pytorch::CollectiveFences* the_fences = nullptr;
+CollectiveFences* the_fences = nullptr;
 
-weir::pytorch::Backend& backend_for(const char* what) {
-  weir::pytorch::Backend* const backend = weir::pytorch::installed();
+Backend& backend_for(const char* what) {
+  Backend* const backend = installed();
   if (backend == nullptr) {
-    weir::c::invalid(std::string(what) + ": Weir is not PyTorch's allocator");
+    c::invalid(std::string(what) + ": Weir is not PyTorch's allocator");
   }
   return *backend;
 }
 
 }  // namespace
 
-weir::pytorch::Pools& weir::pytorch::pools_of(int device, const char* what) {
-  return backend_for(what).memory(device).pools();
-}
+Pools& pools_of(int device, const char* what) { return backend_for(what).memory(device).pools(); }
 
 extern "C" {
 
@@ -45,14 +44,14 @@ weir_allocator_t* weir_torch_allocator() { return the_allocator; }
 
 // Makes Weir the allocator of this process. Settings: WEIR_* of the environment.
 weir_status_t weir_torch_enable() {
-  return weir::c::guarded([] {
-    weir::Config config = weir::c::value_of(weir::Config::from_environment());
-    if (!config.trust) config.trust = weir::Trust::context;
+  return c::guarded([] {
+    Config config = c::value_of(Config::from_environment());
+    if (!config.trust) config.trust = Trust::context;
     const bool c10d = config.c10d;
     auto allocator = std::make_unique<weir_allocator_t>(std::move(config));
-    weir::pytorch::install(allocator->allocator);
+    install(allocator->allocator);
     if (c10d) {
-      the_fences = new weir::pytorch::CollectiveFences(*weir::pytorch::installed());
+      the_fences = new CollectiveFences(*installed());
     }
     the_allocator = allocator.release();
   });
@@ -60,15 +59,15 @@ weir_status_t weir_torch_enable() {
 
 // CUDAGraph.capture_begin or capture_end raised an error in this thread: Backend's.
 weir_status_t weir_torch_close_failed_captures() {
-  return weir::c::guarded([] {
-    weir::pytorch::Backend* const backend = weir::pytorch::installed();
+  return c::guarded([] {
+    Backend* const backend = installed();
     if (backend != nullptr) backend->close_failed_captures();
   });
 }
 
 weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t device,
                                void* stream) {
-  return weir::c::guarded([&] {
+  return c::guarded([&] {
     backend_for("weir.fence")
         .fence(std::span(pointers, count), static_cast<c10::DeviceIndex>(device),
                static_cast<cudaStream_t>(stream));
@@ -76,17 +75,17 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
 }
 
 // For weir_c10d_enable(). Null before weir_torch_enable(), and with WEIR_C10D=0.
-void* weir_torch_collective_memory() {
-  return static_cast<weir::pytorch::CollectiveMemory*>(the_fences);
-}
+void* weir_torch_collective_memory() { return static_cast<CollectiveMemory*>(the_fences); }
 
 // Bytes of the device that are free and that collectives may still use; operations that got a fence
 // so far, on all devices.
 weir_status_t weir_torch_collectives(int32_t device, uint64_t* bytes, uint64_t* operations) {
-  return weir::c::guarded([&] {
+  return c::guarded([&] {
     *bytes = the_fences == nullptr ? 0 : the_fences->bytes_in_use(device).count;
     *operations = the_fences == nullptr ? 0 : the_fences->fenced();
   });
 }
 
 }  // extern "C"
+
+}  // namespace weir::pytorch

@@ -29,14 +29,12 @@
 
 struct CUstream_st;
 
+namespace weir::pytorch {
 namespace {
 
 using CudaStream = CUstream_st*;
-using weir::c::check;
-using weir::c::value_of;
-using weir::pytorch::Frees;
-using weir::pytorch::PoolId;
-using weir::pytorch::Pools;
+using c::check;
+using c::value_of;
 
 // For as long as the process lives: blocks may be freed while it exits.
 class Pluggable {
@@ -44,10 +42,10 @@ class Pluggable {
   static constexpr std::size_t kMostDevices = 64;
 
   static Pluggable& get() {
-    static Pluggable* const the = new Pluggable(value_of(weir::Config::from_environment()));
+    static Pluggable* const the = new Pluggable(value_of(Config::from_environment()));
     return *the;
   }
-  weir::Allocator& allocator() { return handle.allocator; }
+  Allocator& allocator() { return handle.allocator; }
   Pools& pools(int device) {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<Pools>& table = pools_[device];
@@ -58,13 +56,13 @@ class Pluggable {
   }
   Frees& frees(int device) { return frees_.at(static_cast<std::size_t>(device)); }
 
-  const weir::MemoryLimit limit;  // the configured one
+  const MemoryLimit limit;  // the configured one
   weir_allocator_t handle;
 
  private:
-  explicit Pluggable(weir::Config config) : limit(config.limit), handle(trusting(config)) {}
-  static weir::Config trusting(weir::Config config) {
-    if (!config.trust) config.trust = weir::Trust::context;
+  explicit Pluggable(Config config) : limit(config.limit), handle(trusting(config)) {}
+  static Config trusting(Config config) {
+    if (!config.trust) config.trust = Trust::context;
     return config;
   }
 
@@ -77,45 +75,42 @@ class Pluggable {
 // where a lock may be held for ever, and once the process exits.
 template <class Body>
 void logged(const char* call, Body&& body) noexcept {
-  if (weir::pytorch::memory_is_gone()) return;
+  if (memory_is_gone()) return;
   try {
     body();
   } catch (const std::exception& error) {
-    weir::log(weir::LogLevel::error, std::string(call) + ": " + error.what());
+    log(LogLevel::error, std::string(call) + ": " + error.what());
   }
 }
 
 }  // namespace
 
-weir::pytorch::Pools& weir::pytorch::pools_of(int device, const char*) {
-  return Pluggable::get().pools(device);
-}
+Pools& pools_of(int device, const char*) { return Pluggable::get().pools(device); }
 
 extern "C" {
 
 // Of the settings, statistics and recordings: weir.h's functions take it. Null: weir_last_error().
 weir_allocator_t* weir_torch_allocator() {
   weir_allocator_t* handle = nullptr;
-  (void)weir::c::guarded([&] { handle = &Pluggable::get().handle; });
+  (void)c::guarded([&] { handle = &Pluggable::get().handle; });
   return handle;
 }
 
 void* weir_torch_malloc(std::size_t bytes, int device, CudaStream stream) {
-  if (weir::pytorch::is_forked_child()) throw std::runtime_error(weir::pytorch::kUsedAfterFork);
-  weir::pytorch::note_use_of_memory();
+  if (is_forked_child()) throw std::runtime_error(kUsedAfterFork);
+  note_use_of_memory();
   Pluggable& weir = Pluggable::get();
-  if (const std::optional<weir::Error> error = weir.frees(device).take_failure()) {
+  if (const std::optional<Error> error = weir.frees(device).take_failure()) {
     throw std::runtime_error("weir: " + error->message());
   }
   try {
     // Whether the stream is one of PyTorch's, which last, or may be destroyed at any time, is not
     // said; nor so whether it can be asked later if it is captured.
     if (stream != nullptr) {
-      weir.allocator().heap(device).captures().forgo_context_events(
-          weir::ContextEventsLost::pluggable);
+      weir.allocator().heap(device).captures().forgo_context_events(ContextEventsLost::pluggable);
     }
     return weir.allocator().allocate({bytes}, stream, device);
-  } catch (const weir::OutOfMemory& error) {
+  } catch (const OutOfMemory& error) {
     throw std::runtime_error(std::string("CUDA out of memory. Weir: ") + error.what());
   }
 }
@@ -125,8 +120,8 @@ void weir_torch_free(void* block, std::size_t, int device, CudaStream) {
     Pluggable& weir = Pluggable::get();
     try {
       weir.allocator().deallocate(block);
-    } catch (const weir::Exception& error) {
-      if (error.code() != weir::ErrorCode::unknown_pointer) {
+    } catch (const Exception& error) {
+      if (error.code() != ErrorCode::unknown_pointer) {
         weir.frees(device).note_failed(block, {error.code(), error.what()});
       }
       throw;
@@ -144,10 +139,10 @@ void weir_torch_reset() {
 
 void weir_torch_memory_fraction(double fraction, int device) {
   logged(__func__, [&] {
-    weir::Allocator& allocator = Pluggable::get().allocator();
-    const weir::MemoryInfo memory = value_of(allocator.device(device).memory_info());
-    const weir::Bytes configured = Pluggable::get().limit.on_device_with(memory.total);
-    allocator.set_limit(weir::pytorch::limit_of(fraction, memory.total, configured), device);
+    Allocator& allocator = Pluggable::get().allocator();
+    const MemoryInfo memory = value_of(allocator.device(device).memory_info());
+    const Bytes configured = Pluggable::get().limit.on_device_with(memory.total);
+    allocator.set_limit(limit_of(fraction, memory.total, configured), device);
   });
 }
 
@@ -155,9 +150,9 @@ void weir_torch_memory_fraction(double fraction, int device) {
 void* weir_torch_base_allocation(void* pointer, std::size_t* bytes) {
   void* base = pointer;
   logged(__func__, [&] {
-    weir::Allocator& allocator = Pluggable::get().allocator();
+    Allocator& allocator = Pluggable::get().allocator();
     for (int device = 0; device < allocator.device_count(); ++device) {
-      const std::optional<weir::BlockInfo> info = allocator.heap(device).find(pointer);
+      const std::optional<BlockInfo> info = allocator.heap(device).find(pointer);
       if (!info) continue;
       base = info->address.pointer();
       if (bytes != nullptr) *bytes = info->bytes.count;
@@ -177,7 +172,7 @@ void weir_torch_begin_allocate_to_pool(int device, PoolId pool,
     Pluggable& weir = Pluggable::get();
     // Which stream is the caller's is not said: the default one stands for it, which no capture
     // takes. A filter by thread takes any.
-    const weir::Stream current = value_of(weir.allocator().heap(device).stream(nullptr));
+    const Stream current = value_of(weir.allocator().heap(device).stream(nullptr));
     check(weir.pools(device).begin(pool, std::move(filter), current));
   });
 }
@@ -191,3 +186,5 @@ void weir_torch_release_pool(int device, PoolId pool) {
 }
 
 }  // extern "C"
+
+}  // namespace weir::pytorch

@@ -5,10 +5,7 @@
 #include "api/c_status.h"
 #include "torch/pools.h"
 
-using weir::pytorch::IdleMemory;
-using weir::pytorch::Pools;
-using weir::pytorch::pools_of;
-
+namespace weir::pytorch {
 extern "C" {
 
 // Pools that the calling thread uses for the first time from now on sleep with that tag ("": none).
@@ -20,18 +17,19 @@ void weir_torch_assume_graphs_leak() { Pools::assume_graphs_leak(); }
 // Until the end, requests of the calling thread get memory that nobody uses (IdleMemory); in the
 // same thread. `scope`: what the end takes.
 weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
-  return weir::c::guarded([&] {
-    weir::DeviceHeap& heap = pools_of(device, "idle memory").heap();
-    *scope = new IdleMemory(weir::c::value_of(weir::pytorch::begin_idle_memory(heap)));
+  return c::guarded([&] {
+    DeviceHeap& heap = pools_of(device, "idle memory").heap();
+    *scope = new IdleMemory(c::value_of(begin_idle_memory(heap)));
   });
 }
 void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }
 
 // Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
-  return weir::c::guarded([&] {
-    weir::c::check(pools_of(device, "plain memory").make_plain({first, second}));
+  return c::guarded([&] {
+    c::check(pools_of(device, "plain memory").make_plain({first, second}));
   });
 }
 
 }  // extern "C"
+}  // namespace weir::pytorch

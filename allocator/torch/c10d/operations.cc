@@ -211,18 +211,12 @@ void Operations::coalescing_ends(const ProcessGroup* group, const WorkPointer& w
   (void)fence_of({.group = group, .device = device}, operation, work);
 }
 
-}  // namespace weir::pytorch
-
-using weir::pytorch::group_of;
-using weir::pytorch::Operations;
-
 // What the Python package calls, by ctypes. Groups are as ProcessGroup._id() gives them.
 extern "C" {
 
 // `memory`: what weir_torch_collective_memory() gave.
 weir_status_t weir_c10d_enable(void* memory) {
-  return weir::c::guarded(
-      [&] { Operations::enable(*static_cast<weir::pytorch::CollectiveMemory*>(memory)); });
+  return c::guarded([&] { Operations::enable(*static_cast<CollectiveMemory*>(memory)); });
 }
 
 void weir_c10d_coalescing_begins(std::int64_t group) {
@@ -247,10 +241,12 @@ void weir_c10d_restore(int before) {
 
 // While the thread is within a group of NCCL's own (ncclGroupStart), operations are not launched
 // before its end, and PyTorch keeps their tensors.
-void weir_c10d_enter_nccl_group() { ++weir::pytorch::nccl_groups_of_this_thread; }
+void weir_c10d_enter_nccl_group() { ++nccl_groups_of_this_thread; }
 void weir_c10d_leave_nccl_group() {
-  int& groups = weir::pytorch::nccl_groups_of_this_thread;
+  int& groups = nccl_groups_of_this_thread;
   groups = std::max(groups - 1, 0);
 }
 
 }  // extern "C"
+
+}  // namespace weir::pytorch
