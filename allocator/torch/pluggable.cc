@@ -60,7 +60,7 @@ class Pluggable {
   weir_allocator_t handle;
 
  private:
-  explicit Pluggable(Config config) : limit(config.limit), handle(trusting(config)) {}
+  explicit Pluggable(const Config& config) : limit(config.limit), handle(trusting(config)) {}
   static Config trusting(Config config) {
     if (!config.trust) config.trust = Trust::context;
     return config;
