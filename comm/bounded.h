@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <memory>
+#include <future>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -24,29 +24,24 @@ inline std::chrono::nanoseconds waitable(Nanoseconds time) {
 // A call that is made in a thread of its own, at once.
 class BoundedCall {
  public:
-  explicit BoundedCall(std::function<Status()> call);
+  explicit BoundedCall(std::function<Status()> call) {
+    std::packaged_task<Status()> task([call = std::move(call)]() mutable {
+      Status status = call();
+      call = nullptr;  // what it holds goes before anybody is told
+      return status;
+    });
+    returned_ = task.get_future();
+    std::thread(std::move(task)).detach();
+  }
   // What it returned, once; nothing: it has not returned after `host_timeout` (by the real clock).
   // Then it goes on, and what it uses must stay, until another wait() says that it has.
-  std::optional<Status> wait(Nanoseconds host_timeout);
+  std::optional<Status> wait(Nanoseconds host_timeout) {
+    const auto state = returned_.wait_for(waitable(host_timeout));
+    return state == std::future_status::ready ? std::optional(returned_.get()) : std::nullopt;
+  }
 
  private:
-  struct Shared;
-  std::shared_ptr<Shared> shared_;
-};
-
-// Calls `look` in a thread of its own, every so often, until it says that it is enough. A period of
-// zero: never.
-class Ticker {
- public:
-  Ticker(Nanoseconds period, std::function<bool()> look);
-  ~Ticker() { stop(); }
-  Ticker(const Ticker&) = delete;
-  Ticker& operator=(const Ticker&) = delete;
-
-  void stop();  // waits for a look that goes on
-
- private:
-  std::jthread thread_;
+  std::future<Status> returned_;
 };
 
 }  // namespace weir

@@ -3,8 +3,11 @@
 // prepare.cc.
 #include "comm/comm_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <thread>
 #include <utility>
 
@@ -18,11 +21,6 @@ constexpr std::chrono::seconds kLongestCall{1};  // that waits for nobody
 
 }  // namespace
 
-CapturedCommunicator::~CapturedCommunicator() {
-  in_graph.reset();
-  state->user_gone();
-}
-
 CommState::CommState(std::shared_ptr<void> owner_of_context, CommContext of, CommHandle its,
                      int size, int number, CommunicatorOptions with)
     : owner(std::move(owner_of_context)),
@@ -32,8 +30,28 @@ CommState::CommState(std::shared_ptr<void> owner_of_context, CommContext of, Com
       rank(number),
       options(std::move(with)),
       captures_(of.nccl, of.device, of.heap),
-      watchdog_(of.device, options.timeout, size),
-      ticker_(options.watch_every, [this] { return poll().ok(); }) {}
+      watchdog_(of.device, options.timeout, size) {
+  if (options.watch_every <= Nanoseconds{}) return;
+  ticker_ = std::jthread([this](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any never;  // but for the stop
+    std::unique_lock lock(mutex);
+    do {
+      never.wait_for(lock, stop, waitable(options.watch_every), [] { return false; });
+    } while (!stop.stop_requested() && poll());
+  });
+}
+
+std::shared_ptr<CommState> open_comm_state(std::shared_ptr<CommState> state) {
+  CommState& its = *state;
+  std::shared_ptr<CommState> open(&its, [state = std::move(state)](CommState*) {
+    if (const Status closed = state->close(); !closed) {
+      log(LogLevel::error, closed.error().message());
+    }
+  });
+  its.open_ = open;
+  return open;
+}
 
 Status host_wait(EventCalls& device, Stream stream) {
   Result<EventHandle> event = device.create_event();
@@ -45,8 +63,8 @@ Status host_wait(EventCalls& device, Stream stream) {
 }
 
 Error CommState::error(ErrorCode code, const std::string& what) const {
-  return {code, "communicator '" + options.name + "', rank " + std::to_string(rank) + " of " +
-                    std::to_string(ranks) + ": " + what};
+  return {code,
+          fmt::format("communicator '{}', rank {} of {}: {}", options.name, rank, ranks, what)};
 }
 
 Status CommState::status() const {
@@ -93,7 +111,7 @@ void CommState::end_agreement() {
 
 // Who does not watch it can't tell that it hangs. (To launch it again would run it twice.)
 Status CommState::launched(Stream stream) {
-  if (const Status watched = watchdog_.launched(stream); !watched) fail(watched.error());
+  if (const Status watched = watchdog_.queued({}, stream); !watched) fail(watched.error());
   return status();
 }
 
@@ -117,7 +135,7 @@ Status check_not_captured(const CommState& comm, Stream stream, const std::strin
   if (!status) return comm.error(status.error());
   if (*status == CaptureInfo::Status::none) return {};
   return comm.error(ErrorCode::capture,
-                    "stream " + std::to_string(stream.id) + " is being captured: " + remedy);
+                    fmt::format("stream {} is being captured: {}", stream.id, remedy));
 }
 
 Status await_graphs(const CommState& comm) {
@@ -128,10 +146,11 @@ Status await_graphs(const CommState& comm) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (comm.graphs->load() == 0) return {};
-  return comm.error(ErrorCode::invalid_argument,
-                    std::to_string(comm.graphs->load()) +
-                        " graphs that captured its operations, or their launches, are alive, and "
-                        "NCCL would wait for them for ever: destroy them first");
+  return comm.error(
+      ErrorCode::invalid_argument,
+      fmt::format("{} graphs that captured its operations, or their launches, are alive, and NCCL "
+                  "would wait for them for ever: destroy them first",
+                  comm.graphs->load()));
 }
 
 Status CommState::finish(std::optional<Stream> stream) {
@@ -143,8 +162,8 @@ Status CommState::finish(std::optional<Stream> stream) {
   if (ended) return *std::move(ended);
   const std::string open = watchdog_.first_open();
   return Error(ErrorCode::device,
-               "its operations have not ended in " + seconds(options.host_timeout) +
-                   (open.empty() ? "" : ": the first that may not have is " + open));
+               fmt::format("its operations have not ended in {}{}{}", seconds(options.host_timeout),
+                           open.empty() ? "" : ": the first that may not have is ", open));
 }
 
 // What was waited for in vain has been ended by now, so that those calls return; they use the
@@ -165,7 +184,8 @@ Status CommState::close() {
                  "registered buffers are open: close them first; if work hangs, abort() the "
                  "communicator, then close registered buffers");
   }
-  ticker_.stop();
+  ticker_.request_stop();
+  if (ticker_.joinable()) ticker_.join();
   const std::lock_guard calls(calls_);
   bool failed = false;
   {
@@ -217,22 +237,9 @@ Status CommState::close() {
   return first;
 }
 
-void CommState::leave() {
-  left_ = true;
-  if (const Status closed = close(); !closed) log(LogLevel::error, closed.error().message());
-}
-
-void CommState::user_gone() {
-  if (left_ && graphs->load() == 0) leave();
-}
-
-void CommState::released(std::function<Status()> left) {
-  if (left) {
-    const std::lock_guard lock(state_mutex_);
-    left_segments_.push_back(std::move(left));
-  }
-  --registered;
-  user_gone();
+void CommState::leave_to_close(std::function<Status()> left) {
+  const std::lock_guard lock(state_mutex_);
+  left_segments_.push_back(std::move(left));
 }
 
 }  // namespace weir

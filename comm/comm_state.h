@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,9 +25,8 @@ namespace weir {
 struct CapturedCommunicator final : CaptureResource {
   CapturedCommunicator(std::shared_ptr<CommState> of, std::shared_ptr<void> in)
       : state(std::move(of)), in_graph(std::move(in)) {}
-  ~CapturedCommunicator() override;  // of a Communicator that is gone, the last one closes it
-  const std::shared_ptr<CommState> state;
-  std::shared_ptr<void> in_graph;
+  const std::shared_ptr<CommState> state;  // CommState::open()
+  const std::shared_ptr<void> in_graph;    // goes first
 };
 
 // Host-waits for what the stream holds.
@@ -39,6 +39,10 @@ class CommState : public std::enable_shared_from_this<CommState> {
   // `owner`: as in create_comm_state().
   CommState(std::shared_ptr<void> owner, CommContext context, CommHandle handle, int ranks,
             int rank, CommunicatorOptions options);
+
+  // Holds the communicator open: the last of these pointers that goes closes it, and logs an error.
+  // Null: they are gone. What only uses the communicator has shared_from_this().
+  std::shared_ptr<CommState> open() { return open_.lock(); }
 
   Status prepare();
   // Held for a whole call about the communicator. The call may wait for the communicator's other
@@ -56,22 +60,17 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status poll();
   void fail(const Error& error);
   Status close();
-  // The Communicator is gone. Where graphs or registered buffers hold it, the last that goes calls
-  // user_gone(), which closes it.
-  void leave();
-  void user_gone();
-  // Registered buffers are gone. If they could not be closed, `left` frees their memory: close()
-  // calls it, once the device is done.
-  void released(std::function<Status()> left = {});
+  // A registered buffer that could not be closed is gone. close() frees its memory by `left`, once
+  // the device is done.
+  void leave_to_close(std::function<Status()> left);
 
-  using Point = WorkPoint;
   // Runs the group after the work of `stream`: on `stream` itself, or, if `overlap`, on a
   // communication stream. Returns the point of its end.
-  Result<Point> run(std::span<const Operation> group, Stream stream, bool overlap);
+  Result<WorkPoint> run(std::span<const Operation> group, Stream stream, bool overlap);
   // Makes work queued on `stream` from now on run after the point, which is of the stream's capture
   // epoch; a stream in no capture joins the capture of a captured point. Errors: capture (the point
   // is of another epoch, or its capture is over); device.
-  Status wait(Stream stream, const Point& point);
+  Status wait(Stream stream, const WorkPoint& point);
 
   // What ranks compare of a capture, of one communicator.
   struct Entry {
@@ -98,7 +97,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const int ranks, rank;
   const CommunicatorOptions options;
   std::atomic<bool> prepared = false;
-  std::atomic<int> registered = 0;  // RegisteredBuffers that are open
+  std::atomic<int> registered = 0;  // RegisteredBuffer objects that are open
   // Captures, and their graphs, that have its operations and are alive: NCCL waits for them when
   // the communicator ends. Each holds an object that counts down as it goes. The driver may hold
   // the last reference, so that this makes no call to the device, and needs no CommState.
@@ -120,7 +119,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Result<Entered> enter(Stream stream, bool overlap, const CaptureInfo& info);
   Status enqueue(std::span<const Operation> group, Stream stream);
   // `queued`: what NCCL returned.
-  Result<Point> leave(std::span<const Operation> group, const Entered& entered,
+  Result<WorkPoint> leave(std::span<const Operation> group, const Entered& entered,
                       const Status& queued);
   // Fences all memory that the group uses, and returns the point, if there is one.
   Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
@@ -148,13 +147,15 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::vector<BoundedCall> late_;                       // that did not return in time
   std::vector<std::function<Status()>> left_segments_;  // by registered buffers
 
-  std::atomic<bool> left_ = false;  // leave() was called
-
-  Ticker ticker_;  // looks, as poll() does; goes first
+  friend std::shared_ptr<CommState> open_comm_state(std::shared_ptr<CommState> state);
+  std::weak_ptr<CommState> open_;
+  std::jthread ticker_;  // polls every `watch_every`; goes first
 };
 
+// The first CommState::open() of a new communicator.
+std::shared_ptr<CommState> open_comm_state(std::shared_ptr<CommState> state);
 // `owner` of what the context refers to, if somebody owns it: kept as long as the communicator, and
-// as long as a call of NCCL's goes on that was not waited for to its end.
+// as long as a call of NCCL's goes on that was not waited for to its end. Returns its open().
 Result<std::shared_ptr<CommState>> create_comm_state(std::shared_ptr<void> owner,
                                                      CommContext context, const UniqueId& id,
                                                      int ranks, int rank,

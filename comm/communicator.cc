@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/comm/communicator.h"
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <tuple>
 #include <utility>
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
+#include "weir/allocator.h"
+#include "weir/comm/launch.h"
+#include "weir/comm/sim_nccl.h"
 #include "weir/log.h"
+#include "weir/sim_device.h"
 
 namespace weir {
 namespace {
 
 Error refused(const CommunicatorOptions& options, ErrorCode code, const std::string& what) {
-  return {code, "communicator '" + options.name + "': " + what};
+  return {code, fmt::format("communicator '{}': {}", options.name, what)};
 }
 
 Status check_options(const CommunicatorOptions& options) {
@@ -24,8 +30,8 @@ Status check_options(const CommunicatorOptions& options) {
   for (const auto& [name, time, least] : times) {
     if (time >= least) continue;
     return refused(options, ErrorCode::invalid_argument,
-                   std::string(name) + " is " + std::to_string(time.count) + " ns: it is " +
-                       (least > 0_ns ? "more than zero" : "zero or more"));
+                   fmt::format("{} is {} ns: it is {}", name, time.count,
+                               least > 0_ns ? "more than zero" : "zero or more"));
   }
   return {};
 }
@@ -78,20 +84,55 @@ Result<CommHandle> made_in_time(std::shared_ptr<void> owner, Nccl& nccl, CommSta
                "the same number of ranks and the same address of rank 0");
 }
 
-}  // namespace
+// What the communicators of one world run on; they share it.
+struct WorldNccl {
+  std::optional<SimWorld> simulated;
+  std::unique_ptr<Nccl> nccl;
+};
 
-Communicator::Communicator(Communicator&&) noexcept = default;
-
-Communicator& Communicator::operator=(Communicator&& other) noexcept {
-  if (this != &other) {
-    const Communicator old = std::move(*this);
-    state_ = std::move(other.state_);
-  }
-  return *this;
+Result<int> device_of(const Allocator& allocator, const Launch& launch) {
+  const int devices = allocator.device_count();
+  if (devices == 1) return 0;  // a launcher may show each process its own alone
+  if (launch.local_rank < devices) return launch.local_rank;
+  return Error(ErrorCode::invalid_argument,
+               "world: local rank " + std::to_string(launch.local_rank) +
+                   " has no GPU: there are " + std::to_string(devices) +
+                   ": start one process for each GPU");
 }
 
-Communicator::~Communicator() {
-  if (state_ != nullptr) state_->leave();
+}  // namespace
+
+Result<Communicator> Communicator::world(Allocator& allocator, const CommunicatorOptions& options) {
+  try {
+    Result<Launch> found = find_launch(process_environment());
+    if (!found) return std::move(found).error();
+    Launch launch = *std::move(found);
+    const Result<int> number = device_of(allocator, launch);
+    if (!number) return number.error();
+    Device& device = allocator.device(*number);
+    const auto kept = std::make_shared<WorldNccl>();
+    if (auto* const simulated = dynamic_cast<SimDevice*>(&device)) {
+      launch = Launch{};
+      kept->simulated.emplace();
+      kept->nccl = kept->simulated->rank(0, *simulated);
+    } else {
+      Result<std::unique_ptr<Nccl>> loaded = load_nccl(*number);
+      if (!loaded) return std::move(loaded).error();
+      kept->nccl = *std::move(loaded);
+    }
+    const Result<UniqueId> id = rendezvous(*kept->nccl, launch);
+    Result<std::shared_ptr<CommState>> made =
+        id ? create_comm_state(kept, {*kept->nccl, device, allocator.heap(*number)}, *id,
+                               launch.ranks, launch.rank, options)
+           : id.error();
+    finish_rendezvous(launch);
+    if (!made) return std::move(made).error();
+    Communicator world(*std::move(made));
+    if (Status ready = world.prepare(); !ready) return std::move(ready).error();
+    return world;
+  } catch (const Exception& failed) {
+    return Error(failed.code(), failed.what());
+  }
 }
 
 Result<Communicator> Communicator::create(CommContext context, const UniqueId& id, int ranks,
@@ -107,8 +148,7 @@ Result<std::shared_ptr<CommState>> create_comm_state(std::shared_ptr<void> owner
                                                      const CommunicatorOptions& options) {
   if (rank < 0 || rank >= ranks) {
     return refused(options, ErrorCode::invalid_argument,
-                   "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks) +
-                       ": ranks count from 0");
+                   fmt::format("there is no rank {} of {}: ranks count from 0", rank, ranks));
   }
   if (Status good = check_options(options); !good) return std::move(good).error();
   const Result<CommHandle> handle =
@@ -117,7 +157,8 @@ Result<std::shared_ptr<CommState>> create_comm_state(std::shared_ptr<void> owner
                      return nccl->init(id, ranks, rank, {.name = name});
                    });
   if (!handle) return refused(options, handle.error().code(), handle.error().message());
-  return std::make_shared<CommState>(std::move(owner), context, *handle, ranks, rank, options);
+  return open_comm_state(
+      std::make_shared<CommState>(std::move(owner), context, *handle, ranks, rank, options));
 }
 
 const CommContext& Communicator::context() const { return state_->context; }
@@ -137,7 +178,7 @@ Result<Work> Communicator::run(std::span<const Operation> group, Where where) {
   if (group.empty()) return Work();
   Result<WorkPoint> end = state_->run(group, where.stream, where.overlap);
   if (!end) return std::move(end).error();
-  return Work(state_, *std::move(end));
+  return Work(state_->shared_from_this(), *std::move(end));
 }
 
 Status Work::wait(Stream stream) const {
@@ -183,8 +224,8 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
                      return nccl.split(parent.handle, color, key, {.name = name});
                    });
   if (!handle) {
-    return parent.error(handle.error().code(),
-                        "split into '" + options.name + "': " + handle.error().message());
+    return parent.error(handle.error().code(), fmt::format("split into '{}': {}", options.name,
+                                                           handle.error().message()));
   }
   if (handle->value == 0) return std::optional<Communicator>();  // this rank is in none
   const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);
@@ -192,8 +233,8 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
     (void)nccl.abort(*handle);
     return size ? rank.error() : size.error();
   }
-  return std::optional(Communicator(
-      std::make_shared<CommState>(parent.owner, parent.context, *handle, *size, *rank, options)));
+  return std::optional(Communicator(open_comm_state(
+      std::make_shared<CommState>(parent.owner, parent.context, *handle, *size, *rank, options))));
 }
 
 }  // namespace weir

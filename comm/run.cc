@@ -48,7 +48,7 @@ Status check(const CommState& comm, std::span<const Operation> group, Stream str
 
 }  // namespace
 
-Result<CommState::Point> CommState::run(std::span<const Operation> group, Stream stream,
+Result<WorkPoint> CommState::run(std::span<const Operation> group, Stream stream,
                                         bool overlap) {
   const std::lock_guard calls(calls_);
   if (Status works = status(); !works) return std::move(works).error();
@@ -84,7 +84,7 @@ Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
   const std::shared_ptr<void> in_graph(graphs.get(), [count = graphs](void*) { --*count; });
   Captured* const captured = &captures_.add(id, in_graph);
   const Result<bool> scoped = context.heap.captures().attach(
-      stream, {stream, std::make_shared<CapturedCommunicator>(shared_from_this(), in_graph)});
+      stream, {stream, std::make_shared<CapturedCommunicator>(open(), in_graph)});
   Status held = scoped ? Status() : Status(scoped.error());
   if (held && !*scoped) held = context.device.retain(stream, in_graph);
   if (held) return captured;
@@ -119,14 +119,7 @@ Result<Stream> CommState::fork(Stream stream, const Entered& entered) {
 Status CommState::enqueue(std::span<const Operation> group, Stream stream) {
   const auto nccl_call = lock_nccl();
   if (Status works = status(); !works) return works;  // it may have ended since the caller asked
-  if (group.size() == 1) return context.nccl.enqueue(handle, group.front(), stream);
-  if (Status started = context.nccl.group_start(); !started) return started;
-  Status first;
-  for (const Operation& operation : group) {
-    if (first) first = context.nccl.enqueue(handle, operation, stream);
-  }
-  Status ended = context.nccl.group_end();  // a group that was begun is ended, whatever happened
-  return first ? std::move(ended) : std::move(first);
+  return context.nccl.enqueue(handle, group, stream);
 }
 
 // Whatever came of it, a part of the group may run: what it uses is fenced.
@@ -142,7 +135,7 @@ Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> gr
 }
 
 // Memory is fenced whatever came of the call: NCCL may have queued some of the group.
-Result<CommState::Point> CommState::leave(std::span<const Operation> group, const Entered& entered,
+Result<WorkPoint> CommState::leave(std::span<const Operation> group, const Entered& entered,
                                           const Status& queued) {
   Captured* const captured = entered.captured;
   const Status watched = captured == nullptr ? watchdog_.queued(group, entered.stream) : Status();
@@ -151,15 +144,15 @@ Result<CommState::Point> CommState::leave(std::span<const Operation> group, cons
     fail(!queued ? queued.error() : !watched ? watched.error() : fenced.error());
     return status().error();
   }
-  if (captured == nullptr) return Point{.fence = *fenced, .stream = entered.stream};
+  if (captured == nullptr) return WorkPoint{.fence = *fenced, .stream = entered.stream};
   for (const Operation& operation : group) captured->operations.add(operation, ranks);
   if (!fenced) return error(fenced.error());
   Result<std::vector<GraphNode>> nodes = context.device.capture_tips(entered.stream);
   if (!nodes) return std::move(nodes).error();
-  return Point{.stream = entered.stream, .capture = entered.capture, .nodes = *std::move(nodes)};
+  return WorkPoint{.stream = entered.stream, .capture = entered.capture, .nodes = *std::move(nodes)};
 }
 
-Status CommState::wait(Stream stream, const Point& point) {
+Status CommState::wait(Stream stream, const WorkPoint& point) {
   const Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
   const auto refused = [&](const std::string& why) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/watchdog.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 namespace weir {
@@ -8,33 +11,19 @@ namespace {
 
 constexpr const char* kRemedy =
     ". Another rank has not come to it, asks for something else, or is gone: look at their logs. "
-    "If "
-    "it is only slow, raise CommunicatorOptions::timeout";
+    "If it is only slow, raise CommunicatorOptions::timeout";
 
 }  // namespace
 
 std::string seconds(Nanoseconds time) {
-  const std::int64_t tenths = time.count / 100'000'000;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
-void Watchdog::count(std::optional<Operation> what) { latest_[queued_++ % kNamed] = what; }
-
-Status Watchdog::queued(std::span<const Operation> group, Stream stream) {
-  const std::lock_guard lock(mutex_);
-  for (const Operation& operation : group) count(operation);
-  return mark(stream);
-}
-
-Status Watchdog::launched(Stream stream) {
-  const std::lock_guard lock(mutex_);
-  count({});
-  return mark(stream);
+  return fmt::format("{}.{} s", time.count / 1'000'000'000, time.count / 100'000'000 % 10);
 }
 
 // Marks of a queue that grows stand for one piece each, later ones for more; the last stands for
 // all that finds no room.
-Status Watchdog::mark(Stream stream) {
+Status Watchdog::queued(std::span<const Operation> group, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  queued_ += std::max<std::size_t>(group.size(), 1);
   const std::size_t marks = marks_.size();
   const bool is_new = marks == 0 || (marks < kMost && marks_.back().pieces >=
                                                           kPieces[marks * kPieces.size() / kMost]);
@@ -48,7 +37,7 @@ Status Watchdog::mark(Stream stream) {
   if (marks == 0) since_ = device_.now();
   if (is_new) {
     idle_.pop_back();
-    marks_.push_back({.event = event, .count = queued_});
+    marks_.push_back({event, group.empty() ? std::nullopt : std::optional(group.front()), queued_});
   } else {
     marks_.back().count = queued_;
     ++marks_.back().pieces;
@@ -71,7 +60,15 @@ Status Watchdog::poll() {
     if (!*ended) {
       const bool is_late = timeout_ > Nanoseconds{} &&
                            (device_.now() - since_).count / first.pieces > timeout_.count;
-      return is_late ? Status(Error(ErrorCode::device, late(first))) : Status();
+      if (!is_late) return {};
+      // It, or one of those that the mark stands for.
+      const std::uint64_t after = first.count - done_ - 1;
+      const std::string others = after == 0   ? ""
+                                 : after == 1 ? " or the one after it"
+                                              : fmt::format(" or one of the {} after it", after);
+      return Error(ErrorCode::device,
+                   fmt::format("{},{} has not ended in {}{}", first_open_locked(), others,
+                               seconds(device_.now() - since_), kRemedy));
     }
     done_ = first.count;
     since_ = device_.now();
@@ -79,15 +76,6 @@ Status Watchdog::poll() {
     marks_.pop_front();
   }
   return {};
-}
-
-// It, or one of those that the mark stands for.
-std::string Watchdog::late(const Mark& first) const {
-  const std::uint64_t after = first.count - done_ - 1;
-  std::string what = first_open_locked() + ",";
-  if (after == 1) what += " or the one after it";
-  if (after > 1) what += " or one of the " + std::to_string(after) + " after it";
-  return what + " has not ended in " + seconds(device_.now() - since_) + kRemedy;
 }
 
 // An event that is recorded again meanwhile stands for later work too.
@@ -106,14 +94,13 @@ Status Watchdog::synchronize() {
 
 std::string Watchdog::first_open() {
   const std::lock_guard lock(mutex_);
-  return queued_ == done_ ? "" : first_open_locked();
+  return marks_.empty() ? "" : first_open_locked();
 }
 
 std::string Watchdog::first_open_locked() const {
-  std::string what = "operation " + std::to_string(done_ + 1);
-  if (queued_ - done_ > kNamed) return what;
-  const std::optional<Operation>& operation = latest_[done_ % kNamed];
-  return what + ", " + (operation ? operation->describe(ranks_) : "the launch of a graph");
+  const std::optional<Operation>& first = marks_.front().first;
+  return fmt::format("operation {}, {}", done_ + 1,
+                     first ? first->describe(ranks_) : "the launch of a graph");
 }
 
 Status Watchdog::close() {

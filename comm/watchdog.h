@@ -38,39 +38,33 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Operations that NCCL runs as one were queued on the stream.
+  // Operations that NCCL runs as one were queued on the stream; none: a graph was launched there.
   Status queued(std::span<const Operation> group, Stream stream);
-  // A graph was launched there.
-  Status launched(Stream stream);
 
   // Looks. Errors: device (something does not end, which is named; or the device itself is in
   // error).
   Status poll();
   // Host-waits for what was queued so far.
   Status synchronize();
-  // The first operation or launch that was not seen to end, by number and kind; empty: there is
-  // none.
+  // The first operation or launch that was not seen to end, by number and kind; empty: there is none.
   std::string first_open();
   // Destroys all events: the device may go afterwards. Nothing is queued any more. Returns the
   // first error.
   Status close();
 
  private:
-  // An event behind what is counted up to `count`: the last `pieces` groups, or launches, since the
-  // mark before it.
+  // An event behind what is counted up to `count`: `pieces` groups, or launches, since the mark
+  // before it, of which `first` is the first; no operation: a launch.
   struct Mark {
     EventHandle event;
+    std::optional<Operation> first;
     std::uint64_t count = 0;
     std::int64_t pieces = 1;
   };
   static constexpr std::size_t kMost = 1024;
   static constexpr std::array<std::int64_t, 4> kPieces{1, 1, 2, 8};  // of a mark, by how full it is
-  static constexpr std::size_t kNamed = 256;  // that are named by what they were
 
-  void count(std::optional<Operation> what);
-  Status mark(Stream stream);
   std::string first_open_locked() const;
-  std::string late(const Mark& first) const;
 
   EventCalls& device_;
   const Nanoseconds timeout_;
@@ -78,7 +72,6 @@ class Watchdog {
 
   std::mutex polling_;  // one at a time; before mutex_
   std::mutex mutex_;    // of what follows; not held while an event is asked about
-  std::array<std::optional<Operation>, kNamed> latest_{};  // none: a launch
   std::uint64_t queued_ = 0, done_ = 0;
   std::deque<Mark> marks_;         // only poll() and close() take the first away
   std::vector<EventHandle> idle_;  // for marks to come; none once a look found no mark

@@ -105,7 +105,7 @@ Status check_settings() {
                    " is set in the environment: NCCL would register the physical memory under the "
                    "buffers of captured operations, whole, which Weir shares between buffers and "
                    "maps elsewhere while the graph lives. Unset it, or set it to 0, and make "
-                   "RegisteredBuffers");
+                   "a RegisteredBuffer");
 }
 
 Result<const NcclLibrary*> NcclLibrary::get() {

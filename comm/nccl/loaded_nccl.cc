@@ -120,14 +120,23 @@ class LoadedNccl final : public Nccl {
                      [&](int* rank) { return nccl_.ncclCommUserRank(comm_of(comm), rank); });
   }
 
-  Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
+  Status enqueue(CommHandle comm, std::span<const Operation> group, Stream stream) override {
     const cuda::ContextScope context(driver_, context_);
     const cuda::RelaxedCaptureScope relaxed(driver_);
-    return nccl_.check(name_of(operation.kind),
-                       nccl_.call(operation, comm_of(comm), driver_stream(stream)), comm_of(comm));
+    Status first;
+    if (group.size() > 1) first = nccl_.check("ncclGroupStart", nccl_.ncclGroupStart());
+    if (!first) return first;
+    for (const Operation& operation : group) {
+      if (!first) break;
+      first = nccl_.check(name_of(operation.kind),
+                          nccl_.call(operation, comm_of(comm), driver_stream(stream)),
+                          comm_of(comm));
+    }
+    if (group.size() == 1) return first;
+    // A group that was begun is ended, whatever happened.
+    Status ended = checked("ncclGroupEnd", nullptr, nccl_.ncclGroupEnd);
+    return first ? std::move(ended) : std::move(first);
   }
-  Status group_start() override { return nccl_.check("ncclGroupStart", nccl_.ncclGroupStart()); }
-  Status group_end() override { return checked("ncclGroupEnd", nullptr, nccl_.ncclGroupEnd); }
 
   Result<Address> allocate_segment(Bytes bytes) override {
     const Result<void*> segment = make<void*>("ncclMemAlloc", nullptr, [&](void** made) {
@@ -263,7 +272,7 @@ class LoadedNccl final : public Nccl {
                            .receive = into.pointer(),
                            .count = mine.size(),
                            .type = DataType::int8};
-    if (Status queued = enqueue(comm, gather, staging.stream); !queued) return queued;
+    if (Status queued = enqueue(comm, {&gather, 1}, staging.stream); !queued) return queued;
     if (Status done = wait_for(stream, comm, timeout); !done) return done;
     const CUresult back = driver_.cuMemcpyDtoHAsync(all.data(), into.value, all.size(), stream);
     if (back != CUDA_SUCCESS) return driver_.error("cuMemcpyDtoHAsync", back);

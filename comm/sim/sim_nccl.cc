@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -97,40 +96,15 @@ class SimNccl final : public Nccl {
   Result<int> size(CommHandle comm) override { return at(comm).part->comm->size; }
   Result<int> rank(CommHandle comm) override { return at(comm).part->rank; }
 
-  Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
-    if (fails(NcclCall::enqueue)) return refused("enqueue", "made to fail");
+  // What comes before an operation that is refused runs.
+  Status enqueue(CommHandle comm, std::span<const Operation> group, Stream stream) override {
     Mine& mine = at(comm);
-    if (has_ended(mine)) return refused("enqueue", "the communicator was aborted");
-    const Status good = operation.check(mine.part->comm->size, mine.part->rank);
-    if (!good) return refused("enqueue", good.error().message());
-    {
-      const std::lock_guard lock(mutex_);
-      const auto group = groups_.find(std::this_thread::get_id());
-      if (group != groups_.end()) {
-        group->second.operations.push_back({comm, operation, stream});
-        return {};
-      }
-    }
-    return run(mine, operation, stream);
-  }
-  Status group_start() override {
-    const std::lock_guard lock(mutex_);
-    ++groups_[std::this_thread::get_id()].depth;
-    return {};
-  }
-  Status group_end() override {
-    std::vector<Grouped> operations;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto group = groups_.find(std::this_thread::get_id());
-      if (group == groups_.end()) return refused("group_end", "there is no group");
-      if (--group->second.depth != 0) return {};
-      operations = std::move(group->second.operations);
-      groups_.erase(group);
-    }
-    if (fails(NcclCall::group_end)) return refused("group_end", "made to fail");
-    for (const Grouped& each : operations) {
-      if (Status status = run(at(each.comm), each.operation, each.stream); !status) return status;
+    for (const Operation& operation : group) {
+      if (fails(NcclCall::enqueue)) return refused("enqueue", "made to fail");
+      if (has_ended(mine)) return refused("enqueue", "the communicator was aborted");
+      const Status good = operation.check(mine.part->comm->size, mine.part->rank);
+      if (!good) return refused("enqueue", good.error().message());
+      if (Status ran = run(mine, operation, stream); !ran) return ran;
     }
     return {};
   }
@@ -224,15 +198,6 @@ class SimNccl final : public Nccl {
     }
     bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
-  };
-  struct Grouped {
-    CommHandle comm;
-    Operation operation;
-    Stream stream;
-  };
-  struct Group {  // of one thread, as NCCL's
-    int depth = 0;
-    std::vector<Grouped> operations;
   };
   bool fails(NcclCall call) {
     const std::lock_guard lock(world_->mutex);
@@ -357,7 +322,6 @@ class SimNccl final : public Nccl {
   SimDevice& device_;
 
   std::mutex mutex_;  // of what follows
-  std::unordered_map<std::thread::id, Group> groups_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Mine>> comms_;
   std::unordered_map<std::uint64_t, Bytes> segments_;
   std::unordered_map<std::uint64_t, Address> registered_;

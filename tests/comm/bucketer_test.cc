@@ -204,7 +204,7 @@ TEST_F(Buckets, MissingTensorsAreNamedAndTheStepGoesOn) {
       expect_ok(buckets.ready(i));
     }
     expect_error(buckets.finish(), ErrorCode::invalid_argument,
-                 "10 of 20 tensors are not ready: 0, 2, 4, 6, 8, 10, 12, 14, ...");
+                 "10 of 20 tensors are not ready, the first is 0");
     for (std::size_t i = 0; i < counts.size(); i += 2) {
       write(rank, buckets, i, counts[i], rank.compute);  // zeros: the step does not use it
       expect_ok(buckets.ready(i));

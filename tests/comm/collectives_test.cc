@@ -113,7 +113,7 @@ TEST_F(EagerCollectives, ThatCannotBeAreNamedAndNothingIsQueued) {
   create();
   Rank& rank = *ranks_[0];
   const Where compute = overlapped(rank.compute);
-  expect_error(rank.comm->broadcast(&rank, &rank, 1, DataType::int8, 2, compute),
+  expect_error(rank.comm->run({OperationKind::broadcast, &rank, &rank, 1, DataType::int8, {}, 2}, compute),
                ErrorCode::invalid_argument,
                "communicator 'world', rank 0 of 2: broadcast of 1 B of int8, root 2: there is no "
                "rank 2");
@@ -140,7 +140,7 @@ TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
   create();
   prepare();
   Rank& rank = *ranks_[0];
-  world_.fail(0, NcclCall::group_end, 1);
+  world_.fail(0, NcclCall::enqueue, 2);
   void* const block = rank.allocate(kLargeSize, rank.compute);
   const Operation pair[] = {
       {.kind = OperationKind::send, .send = block, .count = kLargeCount, .peer = 1},

@@ -198,7 +198,7 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
   auto* const receive = reinterpret_cast<void*>(0x20);
   const auto enqueue = [&](const Operation& operation) {
     said.clear();
-    return nccl->enqueue({5}, operation, Stream{});
+    return nccl->enqueue({5}, {&operation, 1}, Stream{});
   };
   const Operation most{OperationKind::all_reduce, send,         receive, 3,
                        DataType::float32,         ReduceOp::max};

@@ -8,7 +8,7 @@
 #include <barrier>
 
 #include "tests/comm/gpu_ranks.h"
-#include "weir/comm/registered_buffers.h"
+#include "weir/comm/registered_buffer.h"
 
 namespace weir {
 namespace {
@@ -209,17 +209,16 @@ TEST_P(Registered, BuffersThatComeAndGoLeaveNoFileAndNoMemory) {
     const int rounds = GetParam() == On::gpus ? 2000 : 200;
     std::uint64_t free_before = 0;
     for (int round = 0; round < rounds; ++round) {
-      Result<RegisteredBuffers> buffers =
-          RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB);
-      expect_ok(buffers);
-      if (!buffers) return;
-      void* const buffer = (*buffers)[0];
+      Result<RegisteredBuffer> made = RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB);
+      expect_ok(made);
+      if (!made) return;
+      void* const buffer = made->data();
       rank.write(rank.compute, buffer, kGraphSize, 3);
       const Result<Work> work = largest(*rank.comm, buffer, rank.compute);
       expect_ok(work);
       if (work) expect_ok(work->wait(rank.compute));
       rank.check(rank.compute, buffer, kGraphSize, 3);
-      expect_ok(buffers->close());
+      expect_ok(made->close());
       if (round != 50 && round + 1 != rounds) continue;
       const Result<MemoryInfo> info = rank.device().memory_info();
       expect_ok(info);

@@ -42,10 +42,9 @@ class OneAtATime final : public Nccl {
   Result<CommHandle> split(CommHandle comm, int color, int key, const CommConfig& with) override {
     return alone("split", [&] { return inner_.split(comm, color, key, with); });
   }
-  Status enqueue(CommHandle comm, const Operation& operation, Stream stream) override {
-    return alone("enqueue", [&] { return inner_.enqueue(comm, operation, stream); });
+  Status enqueue(CommHandle comm, std::span<const Operation> group, Stream stream) override {
+    return alone("enqueue", [&] { return inner_.enqueue(comm, group, stream); });
   }
-  Status group_end() override { return inner_.group_end(); }
   Result<std::vector<std::vector<std::byte>>> host_all_gather(CommHandle comm,
                                                               std::span<const std::byte> mine,
                                                               Nanoseconds timeout) override {
@@ -63,7 +62,6 @@ class OneAtATime final : public Nccl {
   Status async_error(CommHandle comm) override { return inner_.async_error(comm); }
   Result<int> size(CommHandle comm) override { return inner_.size(comm); }
   Result<int> rank(CommHandle comm) override { return inner_.rank(comm); }
-  Status group_start() override { return inner_.group_start(); }
   Result<Address> allocate_segment(Bytes bytes) override { return inner_.allocate_segment(bytes); }
   Status free_segment(Address segment) override { return inner_.free_segment(segment); }
   Result<RegistrationHandle> register_range(CommHandle comm, Address address,

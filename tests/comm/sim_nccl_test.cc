@@ -36,7 +36,7 @@ class SimNcclRanks : public testing::Test {
     CommHandle comm;
 
     void* at(Bytes offset = 0_B) const { return (memory + offset).pointer(); }
-    Status enqueue(const Operation& operation) { return nccl->enqueue(comm, operation, stream); }
+    Status enqueue(const Operation& operation) { return nccl->enqueue(comm, {&operation, 1}, stream); }
     // Waits for what the stream holds.
     Status finish() {
       const EventHandle event = *device.create_event();
@@ -102,19 +102,6 @@ TEST_F(SimNcclRanks, ThatAreNoneAreRefused) {
   EXPECT_EQ(*nccl.rank(one().comm), 0);
 }
 
-TEST_F(SimNcclRanks, GroupWhatTheirOwnThreadAsksForAlone) {
-  make(1);
-  expect_ok(one().nccl->group_start());
-  expect_ok(one().enqueue(sum(one())));
-  std::thread([&] {
-    expect_ok(one().enqueue(sum(one())));
-    EXPECT_EQ(world_->operations(0), 1u) << "it is in no group";
-    expect_error(one().nccl->group_end(), ErrorCode::device, "there is no group");
-  }).join();
-  expect_ok(one().nccl->group_end());
-  EXPECT_EQ(world_->operations(0), 2u);
-}
-
 TEST_F(SimNcclRanks, RefuseBuffersThatOverlapAndAreNotInPlace) {
   make(2);
   const Operation overlapping{.send = one().at(), .receive = one().at(512_B), .count = 256};
@@ -124,7 +111,6 @@ TEST_F(SimNcclRanks, RefuseBuffersThatOverlapAndAreNotInPlace) {
 TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   make(1);
   Nccl& nccl = *one().nccl;
-  expect_error(nccl.group_end(), ErrorCode::device, "group_end: there is no group");
   expect_error(nccl.destroy(CommHandle{4711}), ErrorCode::device, "there is no such communicator");
   expect_error(nccl.abort(CommHandle{4711}), ErrorCode::device, "there is no such communicator");
   expect_error(nccl.free_segment(Address{4096}), ErrorCode::device, "free_segment: there is none");

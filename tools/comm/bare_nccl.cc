@@ -20,7 +20,7 @@ Status queue_bare(Nccl& nccl, CommHandle comm, const Operation& operation, int t
   }
 #endif
   Status queued;
-  for (int i = 0; i < times && queued; ++i) queued = nccl.enqueue(comm, operation, stream);
+  for (int i = 0; i < times && queued; ++i) queued = nccl.enqueue(comm, {&operation, 1}, stream);
   return queued;
 }
 

@@ -29,7 +29,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "weir/comm/communicator.h"
 #include "weir/comm/operation.h"
@@ -53,13 +57,8 @@ class Bucketer {
   // Errors: invalid_argument; capture (the stream is being captured); those of the allocation.
   static Result<Bucketer> create(Communicator& communicator, std::span<const std::uint64_t> counts,
                                  DataType type, Stream stream, const BucketerOptions& options = {});
-  Bucketer(Bucketer&&) noexcept;
-  Bucketer& operator=(Bucketer&&) noexcept;
-  // Deallocates the buckets.
-  ~Bucketer();
-
   // Returns the number of buckets.
-  std::size_t buckets() const;
+  std::size_t buckets() const { return buckets_.size(); }
   // Returns the number of the bucket that holds a tensor, or buckets() if there is no such tensor.
   // Tensors are numbered as the parameters are.
   std::size_t bucket_of(std::size_t tensor) const;
@@ -73,14 +72,44 @@ class Bucketer {
   // the launch failed, the tensor is ready nonetheless, and finish() tries the launch again.
   Status ready(std::size_t tensor);
   // Ends the step: work queued from now on runs after all all-reduces. Errors: invalid_argument
-  // (tensors are not ready: how many, and which; the step goes on); capture (the step is
+  // (tensors are not ready: how many, and the first; the step goes on); capture (the step is
   // abandoned); those of Communicator::run() (a bucket could not be launched); device.
   Status finish();
 
  private:
-  class Impl;
-  explicit Bucketer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  struct Tensor {
+    std::size_t bucket = 0;
+    Bytes offset, bytes;
+    bool ready = false;  // in this step
+  };
+  struct Bucket {
+    Bytes bytes;                   // from the first byte of the first tensor to the last of the last
+    std::shared_ptr<void> memory;  // goes back to the heap
+    std::size_t tensors = 0, missing = 0;
+  };
+
+  Bucketer(std::shared_ptr<CommState> comm, DataType type, Stream stream,
+           const BucketerOptions& options);
+  Error error(ErrorCode code, const std::string& what) const;
+  Status lay_out(std::span<const std::uint64_t> counts);
+  Status allocate();
+  Status enter();
+  Status launch(const Bucket& bucket);
+  Status launch_full();
+  Status check_finished() const;
+  void begin_step();
+
+  std::shared_ptr<CommState> comm_;
+  DataType type_;
+  BucketerOptions options_;
+  Stream stream_;
+
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();  // of what changes in a step
+  std::vector<Tensor> tensors_;
+  std::vector<Bucket> buckets_;
+  std::size_t launched_ = 0;
+  std::optional<std::uint64_t> capture_;  // of the step, once it has begun; 0: eager
+  std::optional<WorkPoint> last_;         // of the step's last all-reduce
 };
 
 }  // namespace weir

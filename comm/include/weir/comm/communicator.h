@@ -30,7 +30,6 @@
 // Threads: any thread may call; calls are made one after the other. All ranks must ask for
 // operations in the same order.
 // Order of destruction: graphs of its operations, registered buffers, the communicator, the heap.
-// (Where graphs of a CaptureScope outlive it, the last that goes closes it.)
 // A communicator that was moved from may be destroyed or assigned to, nothing else.
 #pragma once
 
@@ -132,10 +131,8 @@ class Communicator {
   // within `host_timeout`, or NCCL refused).
   static Result<Communicator> create(CommContext context, const UniqueId& id, int ranks, int rank,
                                      const CommunicatorOptions& options = {});
-  Communicator(Communicator&&) noexcept;
-  Communicator& operator=(Communicator&&) noexcept;
-  // Calls close(), and logs its error.
-  ~Communicator();
+  // The destructor calls close(), and logs its error. Where graphs of a CaptureScope, or registered
+  // buffers, outlive the communicator, the last that goes does so.
 
   // Returns what the communicator runs on.
   const CommContext& context() const;
@@ -160,25 +157,6 @@ class Communicator {
                               ReduceOp reduction, Where where) {
     return run({OperationKind::reduce_scatter, send, receive, count, type, reduction}, where);
   }
-  Result<Work> broadcast(const void* send, void* receive, std::uint64_t count, DataType type,
-                         int root, Where where) {
-    return run({OperationKind::broadcast, send, receive, count, type, {}, root}, where);
-  }
-  Result<Work> reduce(const void* send, void* receive, std::uint64_t count, DataType type,
-                      ReduceOp reduction, int root, Where where) {
-    return run({OperationKind::reduce, send, receive, count, type, reduction, root}, where);
-  }
-  Result<Work> all_to_all(const void* send, void* receive, std::uint64_t count, DataType type,
-                          Where where) {
-    return run({OperationKind::all_to_all, send, receive, count, type, {}}, where);
-  }
-  Result<Work> send(const void* from, std::uint64_t count, DataType type, int to, Where where) {
-    return run({OperationKind::send, from, nullptr, count, type, {}, to}, where);
-  }
-  Result<Work> receive(void* into, std::uint64_t count, DataType type, int from, Where where) {
-    return run({OperationKind::receive, nullptr, into, count, type, {}, from}, where);
-  }
-
   // Runs any operation, or several as one group (NCCL: ncclGroupStart, ncclGroupEnd). Sends and
   // receives between the same ranks must be one group. An empty group gives an empty Work.
   Result<Work> run(const Operation& operation, Where where) {
@@ -232,7 +210,7 @@ class Communicator {
 
  private:
   friend class Bucketer;
-  friend class RegisteredBuffers;
+  friend class RegisteredBuffer;
   explicit Communicator(std::shared_ptr<CommState> state) : state_(std::move(state)) {}
 
   std::shared_ptr<CommState> state_;

@@ -84,10 +84,8 @@ class Nccl {
   virtual Result<int> size(CommHandle comm) = 0;
   virtual Result<int> rank(CommHandle comm) = 0;
 
-  // Queues one operation on `stream`; between group_start() and group_end(), adds it to the group.
-  virtual Status enqueue(CommHandle comm, const Operation& operation, Stream stream) = 0;
-  virtual Status group_start() = 0;
-  virtual Status group_end() = 0;
+  // Queues the operations on `stream`; several are one group. After an error some of them may run.
+  virtual Status enqueue(CommHandle comm, std::span<const Operation> group, Stream stream) = 0;
 
   // Memory that NCCL can register: one physical handle, which can be exported to other processes
   // and network cards. (NCCL: ncclMemAlloc.)

@@ -6,7 +6,7 @@
 // SimNccl enforces the rules of NCCL that programs break: ranks must ask for the same operations in
 // the same order; an operation that connects lazily cannot do so in a capture; calls on an aborted
 // communicator, with memory that is only partly registered, or with buffers that overlap and are
-// not in place are refused. A group is its thread's alone.
+// not in place are refused.
 //
 // As on a GPU, an operation, or the launch of a graph that contains operations, ends once all
 // participating ranks have launched it. The devices' clocks are independent, so query() and
@@ -51,7 +51,6 @@ enum class NcclCall {
   split,
   destroy,
   enqueue,
-  group_end,
   allocate_segment,
   register_range,
 };

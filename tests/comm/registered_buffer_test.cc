@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "weir/comm/registered_buffers.h"
-
-#include <set>
+#include "weir/comm/registered_buffer.h"
 
 #include "tests/comm/ranks.h"
 
@@ -23,13 +21,12 @@ class Registered : public test::CommRanks {
     on_all([&](Rank& rank) { of(rank).reset(); });
     CommRanks::TearDown();
   }
-  std::optional<RegisteredBuffers>& of(const Rank& rank) {
+  std::optional<RegisteredBuffer>& of(const Rank& rank) {
     return buffers_[static_cast<std::size_t>(rank.number)];
   }
-  void create_buffers(Bytes bytes = 8_MiB, int count = 1) {
+  void create_buffers(Bytes bytes = 8_MiB) {
     on_all([&](Rank& rank) {
-      Result<RegisteredBuffers> made =
-          RegisteredBuffers::create(*rank.comm, rank.compute, bytes, count);
+      Result<RegisteredBuffer> made = RegisteredBuffer::create(*rank.comm, rank.compute, bytes);
       expect_ok(made);
       if (made) of(rank).emplace(*std::move(made));
     });
@@ -39,25 +36,19 @@ class Registered : public test::CommRanks {
     EXPECT_EQ(world_.live_registrations(), 0u);
   }
 
-  std::vector<std::optional<RegisteredBuffers>> buffers_;
+  std::vector<std::optional<RegisteredBuffer>> buffers_;
 };
 
 TEST_F(Registered, BuffersAreWholeSegmentsAndLeaveNothing) {
-  create_buffers(1_B, 3);
-  EXPECT_EQ(world_.live_segments(), 6u);
-  EXPECT_EQ(world_.live_registrations(), 6u);
+  create_buffers(1_B);
+  EXPECT_EQ(world_.live_segments(), 2u);
+  EXPECT_EQ(world_.live_registrations(), 2u);
   on_all([&](Rank& rank) {
     EXPECT_EQ(of(rank)->bytes(), rank.device.granularity());
-    ASSERT_EQ(of(rank)->size(), 3u);
-    std::set<void*> all;
-    for (std::size_t i = 0; i < 3; ++i) {
-      all.insert((*of(rank))[i]);
-      rank.write(rank.compute, (*of(rank))[i], of(rank)->bytes());
-    }
-    EXPECT_EQ(all.size(), 3u);
+    rank.write(rank.compute, of(rank)->data(), of(rank)->bytes());
     expect_ok(of(rank)->close());
     expect_ok(of(rank)->close());  // which does nothing
-    EXPECT_EQ((*of(rank))[0], nullptr);
+    EXPECT_EQ(of(rank)->data(), nullptr);
   });
   expect_none();
 }
@@ -80,7 +71,7 @@ TEST_F(Registered, BuffersOfACommunicatorThatIsNotPreparedAreRefused) {
     Result<std::optional<Communicator>> other =
         rank.comm->split(0, rank.number, {.name = "other", .watch_every = {}});
     expect_ok(other);
-    expect_error(RegisteredBuffers::create(**other, rank.compute, 1_MiB),
+    expect_error(RegisteredBuffer::create(**other, rank.compute, 1_MiB),
                  ErrorCode::invalid_argument, "call prepare() first");
     expect_ok((*other)->status());
   });
@@ -90,11 +81,9 @@ TEST_F(Registered, BuffersOfACommunicatorThatIsNotPreparedAreRefused) {
 TEST_F(Registered, DifferentBuffersAreRefusedEverywhereAndNothingIsKept) {
   on_all([](Rank& rank) {
     expect_error(
-        RegisteredBuffers::create(*rank.comm, rank.compute, rank.number == 0 ? 64_MiB : 32_MiB),
+        RegisteredBuffer::create(*rank.comm, rank.compute, rank.number == 0 ? 64_MiB : 32_MiB),
         ErrorCode::invalid_argument,
-        "rank 0 for 1 of 67108864 bytes, rank 1 for 1 of 33554432 bytes");
-    expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB, 1 + rank.number),
-                 ErrorCode::invalid_argument, "rank 0 for 1 of 2097152 bytes, rank 1 for 2 of");
+        "rank 0 for 67108864 bytes, rank 1 for 33554432 bytes");
   });
   expect_none();
   create_buffers();  // the ranks are in step still
@@ -102,13 +91,11 @@ TEST_F(Registered, DifferentBuffersAreRefusedEverywhereAndNothingIsKept) {
 
 TEST_F(Registered, BuffersThatNobodyCanHaveAreRefused) {
   on_all([](Rank& rank) {
-    const auto create = [&](Bytes bytes, int count) {
-      return RegisteredBuffers::create(*rank.comm, rank.compute, bytes, count);
-    };
-    expect_error(create(1_MiB, 0), ErrorCode::invalid_argument, "there is at least one");
-    expect_error(create(0_B, 1), ErrorCode::invalid_argument, "of at least one byte");
+    expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 0_B),
+                 ErrorCode::invalid_argument, "at least one byte");
     for (const Bytes bytes : {Bytes{~std::uint64_t{0}}, 1_TiB * 1025}) {
-      expect_error(create(bytes, 1), ErrorCode::out_of_memory, "no device has 1");
+      expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, bytes),
+                   ErrorCode::out_of_memory, "no device has 1");
     }
   });
 }
@@ -119,10 +106,10 @@ TEST_F(Registered, BuffersThatOneRankAloneCanNotHaveAreRefusedEverywhere) {
   on_all([&](Rank& rank) {
     const bool is_bad = rank.number == 1;
     for (const Bytes bad : {0_B, Bytes{~std::uint64_t{0}}}) {
-      expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, is_bad ? bad : 2_MiB),
+      expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, is_bad ? bad : 2_MiB),
                    ErrorCode::invalid_argument, "ranks ask for different registered buffers");
     }
-    expect_error(RegisteredBuffers::create(*rank.comm, is_bad ? unknown : rank.compute, 2_MiB),
+    expect_error(RegisteredBuffer::create(*rank.comm, is_bad ? unknown : rank.compute, 2_MiB),
                  ErrorCode::device,
                  "rank 1 has none, so no rank keeps one: capture_info: invalid handle");
     expect_ok(rank.comm->status());
@@ -134,7 +121,7 @@ TEST_F(Registered, BuffersThatOneRankAloneCanNotHaveAreRefusedEverywhere) {
 TEST_F(Registered, BuffersOfACommunicatorThatHasEndedOnOneRankAreRefusedEverywhere) {
   ranks_[1]->comm->abort("a test");
   on_all([](Rank& rank) {
-    expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
+    expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
                  rank.number == 1 ? "rank 1 of 2: aborted: a test"
                                   : "rank 1 has none, so no rank keeps one: communicator 'world', "
                                     "rank 1 of 2: aborted: a test");
@@ -144,9 +131,9 @@ TEST_F(Registered, BuffersOfACommunicatorThatHasEndedOnOneRankAreRefusedEverywhe
 
 TEST_F(Registered, BuffersAreNowhereWhereOneRankHasNone) {
   for (const NcclCall call : {NcclCall::register_range, NcclCall::allocate_segment}) {
-    world_.fail(1, call, 3);
+    world_.fail(1, call, 1);
     on_all([](Rank& rank) {
-      expect_error(RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB, 4), ErrorCode::device,
+      expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
                    "rank 1 has none, so no rank keeps one: ");
     });
     expect_none();
@@ -159,8 +146,8 @@ class RegisteredSoon : public Registered {
 };
 
 TEST_F(RegisteredSoon, BuffersWhoseOtherRanksDoNotComeEndTheCommunicator) {
-  expect_error(RegisteredBuffers::create(*ranks_[0]->comm, ranks_[0]->compute, 2_MiB),
-               ErrorCode::device, "create registered buffers: a rank did not take part");
+  expect_error(RegisteredBuffer::create(*ranks_[0]->comm, ranks_[0]->compute, 2_MiB),
+               ErrorCode::device, "create a registered buffer: a rank did not take part");
   EXPECT_FALSE(ranks_[0]->comm->status());
   expect_none();
 }
@@ -169,7 +156,7 @@ TEST_F(RegisteredSoon, BuffersAreKeptWhereWorkDoesNotEnd) {
   create_buffers();
   world_.hang(0, 1);
   on_all([&](Rank& rank) {
-    expect_ok(rank.sum((*of(rank))[0], 8_MiB, rank.compute));
+    expect_ok(rank.sum(of(rank)->data(), 8_MiB, rank.compute));
     if (rank.number != 0) return;
     expect_error(of(rank)->close(), ErrorCode::device,
                  "all-reduce of 8.00 MiB of float32 (sum), has not ended");
@@ -186,7 +173,7 @@ TEST_F(Registered, RanksThatAskForDifferentThingsSayWho) {
     Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
     const Error error = rank.number == 0
                             ? rank.comm->end_capture(*capture).error()
-                            : RegisteredBuffers::create(*rank.comm, rank.compute, 2_MiB).error();
+                            : RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB).error();
     expect_error(Status(error), ErrorCode::invalid_argument, "ranks ask for different things");
   });
 }
@@ -203,7 +190,7 @@ TEST_F(Registered, BuffersMayComeInACaptureWhichGoesOn) {
       GraphPool graphs(*rank.heap);
       Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
       expect_ok(capture);
-      Result<RegisteredBuffers> made = RegisteredBuffers::create(*rank.comm, rank.compute, 8_MiB);
+      Result<RegisteredBuffer> made = RegisteredBuffer::create(*rank.comm, rank.compute, 8_MiB);
       expect_ok(made);
       expect_ok(capture->end());
       if (made) expect_ok(made->close());
@@ -217,9 +204,9 @@ TEST_F(Registered, BuffersAreNotClosedInACaptureWhichGoesOn) {
     GraphPool graphs(*rank.heap);
     Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
     expect_ok(capture);
-    rank.write(rank.compute, (*of(rank))[0], 8_MiB);
+    rank.write(rank.compute, of(rank)->data(), 8_MiB);
     expect_error(of(rank)->close(), ErrorCode::capture, "is being captured");
-    EXPECT_NE((*of(rank))[0], nullptr);
+    EXPECT_NE(of(rank)->data(), nullptr);
     Result<Graph> graph = capture->end();
     expect_ok(graph);
     *graph = Graph();
@@ -231,7 +218,7 @@ TEST_F(Registered, BuffersAreNotClosedInACaptureWhichGoesOn) {
 TEST_F(Registered, BuffersThatAreDestroyedInACaptureAreLeftToTheCommunicator) {
   create_buffers();
   on_all([&](Rank& rank) {
-    rank.write(rank.compute, (*of(rank))[0], 8_MiB, 5_ms);
+    rank.write(rank.compute, of(rank)->data(), 8_MiB, 5_ms);
     GraphPool graphs(*rank.heap);
     Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
     expect_ok(capture);
@@ -247,7 +234,7 @@ TEST_F(Registered, BuffersThatAreDestroyedInACaptureAreLeftToTheCommunicator) {
 TEST_F(Registered, BuffersGoOnceOperationsAndTheStreamAreDoneWithThem) {
   create_buffers();
   on_all([&](Rank& rank) {
-    void* const buffer = (*of(rank))[0];
+    void* const buffer = of(rank)->data();
     rank.write(rank.side, buffer, 8_MiB);
     expect_ok(rank.sum(buffer, 8_MiB, rank.side));  // overlapped: nobody waits for it
     expect_ok(rank.heap->order(rank.side, rank.compute));
@@ -255,10 +242,10 @@ TEST_F(Registered, BuffersGoOnceOperationsAndTheStreamAreDoneWithThem) {
   });
   create_buffers();
   on_all([&](Rank& rank) {
-    const Result<Work> work = rank.sum((*of(rank))[0], 8_MiB, rank.compute);
+    const Result<Work> work = rank.sum(of(rank)->data(), 8_MiB, rank.compute);
     expect_ok(work);
     expect_ok(work->wait(rank.compute));
-    rank.read(rank.compute, (*of(rank))[0], 8_MiB, 5_ms);
+    rank.read(rank.compute, of(rank)->data(), 8_MiB, 5_ms);
     expect_ok(of(rank)->close());
   });
   expect_none();
@@ -270,7 +257,7 @@ TEST_F(Registered, BuffersStayForGraphs) {
     GraphPool graphs(*rank.heap);
     Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
     expect_ok(capture);
-    expect_ok(rank.sum((*of(rank))[0], 8_MiB, rank.compute));
+    expect_ok(rank.sum(of(rank)->data(), 8_MiB, rank.compute));
     Result<Graph> graph = rank.comm->end_capture(*capture);
     expect_ok(graph);
     expect_ok(rank.comm->launch(*graph, rank.side));
@@ -298,10 +285,10 @@ TEST_F(Registered, BuffersMoveAndGoWithWhatTheyAreAssignedTo) {
   create_buffers();  // emplace() destroys those of before
   EXPECT_EQ(world_.live_segments(), 2u);
   on_all([&](Rank& rank) {
-    RegisteredBuffers moved = *std::move(of(rank));
-    void* const buffer = moved[0];
+    RegisteredBuffer moved = *std::move(of(rank));
+    void* const buffer = moved.data();
     *of(rank) = std::move(moved);
-    EXPECT_EQ((*of(rank))[0], buffer);
+    EXPECT_EQ(of(rank)->data(), buffer);
   });
   EXPECT_EQ(world_.live_segments(), 2u);
 }
