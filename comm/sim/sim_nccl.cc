@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One simulated rank.
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -13,41 +14,37 @@
 namespace weir {
 namespace {
 
+using Lock = std::lock_guard<std::mutex>;
+
 Error refused(const std::string& call, const std::string& why) {
   return {ErrorCode::device, call + ": " + why};
-}
-
-Nanoseconds kernel_time(const SimWorldOptions& options, Bytes bytes) {
-  const double moved = static_cast<double>(bytes.count) / options.bytes_per_nanosecond;
-  return options.latency + Nanoseconds{static_cast<std::int64_t>(moved)};
 }
 
 class SimNccl final : public Nccl {
  public:
   SimNccl(std::shared_ptr<SimWorld::State> world, int rank, SimDevice& device)
-      : world_(std::move(world)), rank_(rank), device_(device) {}
+      : world_(std::move(world)),
+        state_(world_->ranks[static_cast<std::size_t>(rank)]),
+        device_(device) {}
 
   std::string version() const override { return "simulated"; }
 
   Result<UniqueId> unique_id() override {
-    const std::lock_guard lock(world_->mutex);
+    const Lock lock(world_->mutex);
     UniqueId id;
-    const std::string text = "simulated " + std::to_string(++world_->last_id);
-    std::memcpy(id.bytes.data(), text.data(), text.size());
+    fmt::format_to_n(id.bytes.data(), id.bytes.size(), "simulated {}", ++world_->last_id);
     return id;
   }
 
   Result<CommHandle> init(const UniqueId& id, int ranks, int rank,
                           const CommConfig& config) override {
     if (fails(NcclCall::init)) return refused("init", "made to fail");
-    const std::string key = std::string(id.bytes.data()) + " init";
     if (rank < 0 || rank >= ranks) {
-      return refused("init",
-                     "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+      return refused("init", fmt::format("there is no rank {} of {}", rank, ranks));
     }
-    const auto all = world_->rendezvous(key, rank, ranks, "", world_->options.host_timeout,
-                                        /*is_id=*/true);
-    if (!all) return refused("init", "'" + config.name + "': " + all.error().message());
+    const std::string key = std::string(id.bytes.data()) + " init";
+    const auto all = world_->rendezvous(key, rank, ranks, "", world_->options.host_timeout);
+    if (!all) return refused("init", fmt::format("'{}': {}", config.name, all.error().message()));
     return join(key, ranks, rank, config.name);
   }
 
@@ -55,9 +52,9 @@ class SimNccl final : public Nccl {
     if (fails(NcclCall::split)) return refused("split", "made to fail");
     Mine& parent = at(comm);
     const std::string where = parent.next_rendezvous("split");
-    const auto all = world_->rendezvous(where, parent.part->rank, parent.part->comm->size,
-                                        std::to_string(color) + " " + std::to_string(key),
-                                        world_->options.host_timeout);
+    const auto all =
+        world_->rendezvous(where, parent.part->rank, parent.part->comm->size,
+                           fmt::format("{} {}", color, key), world_->options.host_timeout);
     if (!all) return refused("split", all.error().message());
     if (color < 0) return CommHandle{};
     std::vector<std::pair<int, int>> members;  // key, rank
@@ -68,7 +65,7 @@ class SimNccl final : public Nccl {
     }
     std::sort(members.begin(), members.end());
     const auto mine = std::find(members.begin(), members.end(), std::pair(key, parent.part->rank));
-    return join(where + " color " + std::to_string(color), static_cast<int>(members.size()),
+    return join(fmt::format("{} color {}", where, color), static_cast<int>(members.size()),
                 static_cast<int>(mine - members.begin()), config.name);
   }
 
@@ -78,19 +75,28 @@ class SimNccl final : public Nccl {
       const Status ended = line->await_all();
       if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
     }
-    return forget(comm);
+    return abort(comm);
   }
-  Status abort(CommHandle comm) override { return forget(comm); }
+  Status abort(CommHandle comm) override {
+    const Lock lock(world_->mutex);
+    const auto found = comms_.find(comm.value);
+    if (found == comms_.end()) return refused("destroy", "there is no such communicator");
+    end(*found->second->part);
+    comms_.erase(found);
+    --world_->counts.communicators;
+    return {};
+  }
   Status revoke(CommHandle comm) override {
-    at(comm).part->end(*world_);
+    Mine& mine = at(comm);
+    const Lock lock(world_->mutex);
+    end(*mine.part);
     return {};
   }
 
   Status async_error(CommHandle) override {
-    const std::lock_guard lock(world_->mutex);
-    const std::string& error = world_->ranks[static_cast<std::size_t>(rank_)].async_error;
-    if (error.empty()) return {};
-    return refused("ncclCommGetAsyncError", error);
+    const Lock lock(world_->mutex);
+    if (state_.async_error.empty()) return {};
+    return refused("ncclCommGetAsyncError", state_.async_error);
   }
 
   Result<int> size(CommHandle comm) override { return at(comm).part->comm->size; }
@@ -114,56 +120,61 @@ class SimNccl final : public Nccl {
     const Bytes size = round_up(bytes, device_.granularity());
     Result<Address> address = device_.allocate_segment(size);
     if (!address) return address;
-    const std::lock_guard lock(mutex_);
-    segments_[address->value] = size;
-    count(&SimWorld::State::live_segments, 1);
+    const Lock lock(world_->mutex);
+    segments_[address->value] = {.bytes = size};
+    ++world_->counts.segments;
     return address;
   }
 
-  Status free_segment(Address segment) override {
+  Status free_segment(Address address) override {
     Bytes bytes;
     {
-      const std::lock_guard lock(mutex_);
-      const auto found = segments_.find(segment.value);
+      const Lock lock(world_->mutex);
+      const auto found = segments_.find(address.value);
       if (found == segments_.end()) return refused("free_segment", "there is none");
-      for (const auto& [handle, range] : registered_) {
-        if (range == segment) {
-          return refused("free_segment", format(segment) + " is still registered");
-        }
+      if (found->second.registered) {
+        return refused("free_segment", format(address) + " is still registered");
       }
-      bytes = found->second;
+      bytes = found->second.bytes;
       segments_.erase(found);
+      --world_->counts.segments;
     }
-    count(&SimWorld::State::live_segments, -1);
-    return device_.free_segment(segment, bytes);
+    return device_.free_segment(address, bytes);
   }
 
+  // A registration has the segment's address for its handle.
   Result<RegistrationHandle> register_range(CommHandle, Address address, Bytes bytes) override {
     if (fails(NcclCall::register_range)) return refused("register_range", "made to fail");
-    const std::lock_guard lock(mutex_);
+    const Lock lock(world_->mutex);
     const auto found = segments_.find(address.value);
-    if (found == segments_.end() || found->second != bytes) {
+    if (found == segments_.end() || found->second.bytes != bytes) {
       return refused("register_range", format(address) + " is not one whole segment");
     }
-    registered_[++last_registration_] = address;
-    count(&SimWorld::State::live_registrations, 1);
-    return RegistrationHandle{last_registration_};
+    found->second.registered = true;
+    ++world_->counts.registrations;
+    return RegistrationHandle{address.value};
   }
 
   Status deregister(CommHandle, RegistrationHandle registration) override {
-    const std::lock_guard lock(mutex_);
-    if (registered_.erase(registration.value) == 0) return refused("deregister", "there is none");
-    count(&SimWorld::State::live_registrations, -1);
+    const Lock lock(world_->mutex);
+    const auto found = segments_.find(registration.value);
+    if (found == segments_.end() || !std::exchange(found->second.registered, false)) {
+      return refused("deregister", "there is none");
+    }
+    --world_->counts.registrations;
     return {};
   }
 
   Result<Stream> create_stream() override {
-    count(&SimWorld::State::live_streams, 1);
-    return device_.new_stream();
+    const Stream made = device_.new_stream();
+    const Lock lock(world_->mutex);
+    ++world_->counts.streams;
+    return made;
   }
   Status destroy_stream(Stream stream) override {
     Status destroyed = device_.destroy_stream(stream);
-    if (destroyed) count(&SimWorld::State::live_streams, -1);
+    const Lock lock(world_->mutex);
+    if (destroyed) --world_->counts.streams;
     return destroyed;
   }
 
@@ -190,32 +201,38 @@ class SimNccl final : public Nccl {
   // This rank's part of a communicator.
   struct Mine {
     std::shared_ptr<SimPart> part = std::make_shared<SimPart>();
-    std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;  // under mutex_
+    std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines;
     std::uint64_t rendezvous_count = 0;
     std::string next_rendezvous(const std::string& what) {
-      return "communicator " + std::to_string(part->comm->id) + " " + what + " " +
-             std::to_string(++rendezvous_count);
+      return fmt::format("communicator {} {} {}", part->comm->id, what, ++rendezvous_count);
     }
     bool connected = false;    // rings and trees
     std::set<int> peers = {};  // connected by a send or a receive
   };
+  struct Segment {
+    Bytes bytes;
+    bool registered = false;
+  };
+
   bool fails(NcclCall call) {
-    const std::lock_guard lock(world_->mutex);
-    return world_->fails(rank_, call);
-  }
-  void count(std::uint64_t SimWorld::State::*counter, int by) {
-    const std::shared_ptr<SimWorld::State> world = world_;  // which may be all that is left
-    const std::lock_guard lock(world->mutex);
-    (*world).*counter += static_cast<std::uint64_t>(by);
+    const Lock lock(world_->mutex);
+    return happens(state_.failing[call]);
   }
   Mine& at(CommHandle comm) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(world_->mutex);
     return *comms_.at(comm.value);
   }
-
-  bool has_ended(const Mine& of) const { return of.part->has_ended(*world_); }
+  bool has_ended(const Mine& of) const {
+    const Lock lock(world_->mutex);
+    return of.part->ended;
+  }
+  // What waits for others waits no more. Under the world's mutex.
+  void end(SimPart& part) {
+    part.ended = true;
+    world_->came.notify_all();
+  }
   std::vector<std::shared_ptr<SimLine>> lines(CommHandle comm) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(world_->mutex);
     std::vector<std::shared_ptr<SimLine>> all;
     const auto found = comms_.find(comm.value);
     if (found == comms_.end()) return all;
@@ -223,47 +240,27 @@ class SimNccl final : public Nccl {
     return all;
   }
   std::shared_ptr<SimLine> line(Mine& of, const Operation& operation) {
-    SimParty party = SimParty::of(operation, of.part->rank, of.part->comm->size);
-    const std::lock_guard lock(mutex_);
+    SimParty party = SimParty::of(operation, *of.part);
+    const Lock lock(world_->mutex);
     std::shared_ptr<SimLine>& line = of.lines[{party.list, party.number}];
     if (line == nullptr) line = std::make_shared<SimLine>(world_, of.part, std::move(party));
     return line;
   }
 
   CommHandle join(const std::string& agreed, int size, int rank, const std::string& name) {
+    const Lock lock(world_->mutex);
+    std::shared_ptr<SimComm>& comm = world_->comms[agreed];
+    if (comm == nullptr) {
+      comm = std::make_shared<SimComm>(
+          SimComm{.id = ++world_->last_id, .size = size, .name = name, .launched = {}});
+    }
     auto mine = std::make_unique<Mine>();
-    mine->part->rank = rank;
+    *mine->part = {.comm = comm, .rank = rank};
     mine->connected = world_->options.connects_at_once;
-    CommHandle handle;
-    {
-      const std::lock_guard lock(world_->mutex);
-      std::shared_ptr<SimComm>& comm = world_->comms[agreed];
-      if (comm == nullptr) {
-        comm = std::make_shared<SimComm>(
-            SimComm{.id = ++world_->last_id, .size = size, .name = name, .launched = {}});
-      }
-      mine->part->comm = comm;
-      if (++comm->joined == size) world_->comms.erase(agreed);
-      handle.value = ++world_->last_id;
-      ++world_->live_communicators;
-    }
-    const std::lock_guard lock(mutex_);
-    comms_[handle.value] = std::move(mine);
-    return handle;
-  }
-
-  Status forget(CommHandle comm) {
-    std::unique_ptr<Mine> gone;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = comms_.find(comm.value);
-      if (found == comms_.end()) return refused("destroy", "there is no such communicator");
-      gone = std::move(found->second);
-      comms_.erase(found);
-    }
-    gone->part->end(*world_);
-    count(&SimWorld::State::live_communicators, -1);
-    return {};
+    if (++comm->joined == size) world_->comms.erase(agreed);
+    ++world_->counts.communicators;
+    comms_[++world_->last_id] = std::move(mine);
+    return {world_->last_id};
   }
 
   // May it run as things stand? Connects what it needs.
@@ -277,13 +274,13 @@ class SimNccl final : public Nccl {
     }
     const bool rings = !operation.is_point_to_point() && !mine.connected;
     if (missing.empty() && !rings) return {};
-    const std::lock_guard lock(world_->mutex);
+    const Lock lock(world_->mutex);
     if (captured) {
-      ++world_->refused_in_captures;
+      ++world_->counts.refused_in_captures;
       return refused(std::string(name_of(operation.kind)),
                      "operation not permitted when stream is capturing");
     }
-    world_->lazy_connections += missing.size() + (rings ? 1 : 0);
+    world_->counts.lazy_connections += missing.size() + (rings ? 1 : 0);
     mine.peers.merge(missing);
     mine.connected = mine.connected || rings;
     return {};
@@ -294,38 +291,36 @@ class SimNccl final : public Nccl {
     if (!info) return info.error();
     const bool captured = info->status != CaptureInfo::Status::none;
     if (Status connected = connect(mine, operation, captured); !connected) return connected;
-    bool hangs = false;
+    // What all that launch it together have to ask for.
+    const int size = mine.part->comm->size;
+    const std::shared_ptr<SimLine> line = this->line(mine, operation);
+    SimRendezvous others{
+        line, operation.kind == OperationKind::send || operation.kind == OperationKind::receive
+                  ? fmt::format("{} elements of {}", operation.count, name_of(operation.type))
+                  : operation.describe(size)};
     {
-      const std::lock_guard lock(world_->mutex);
-      SimWorld::State::Rank& rank = world_->ranks[static_cast<std::size_t>(rank_)];
-      ++rank.operations;
-      for (std::uint64_t& left : rank.hanging) hangs = --left == 0 || hangs;
-      std::erase(rank.hanging, 0u);
+      const Lock lock(world_->mutex);
+      ++state_.operations;
+      if (happens(state_.hanging)) others.peers = std::make_shared<SimHanging>(line, others.what);
     }
-    const Bytes reads = operation.reads(mine.part->comm->size, mine.part->rank);
-    const Bytes writes = operation.writes(mine.part->comm->size, mine.part->rank);
+    const Bytes reads = operation.reads(size, mine.part->rank);
+    const Bytes writes = operation.writes(size, mine.part->rank);
     std::vector<Access> accesses;
     if (reads > 0_B) accesses.push_back(Reads(operation.send, reads));
     if (writes > 0_B) accesses.push_back(Writes(operation.receive, writes));
-    SimRendezvous others{line(mine, operation),
-                         SimParty::describe(operation, mine.part->comm->size)};
-    if (hangs) {
-      others.peers = std::make_shared<SimHanging>(std::static_pointer_cast<SimLine>(others.peers));
-    }
-    device_.advance(world_->options.host_time);
-    return device_.launch(stream, accesses, kernel_time(world_->options, std::max(reads, writes)),
-                          others);
+    const SimWorldOptions& options = world_->options;
+    device_.advance(options.host_time);
+    const auto moved = static_cast<std::int64_t>(
+        static_cast<double>(std::max(reads, writes).count) / options.bytes_per_nanosecond);
+    return device_.launch(stream, accesses, options.latency + Nanoseconds{moved}, others);
   }
 
   const std::shared_ptr<SimWorld::State> world_;
-  const int rank_;
+  SimWorld::State::Rank& state_;  // this and what follows under the world's mutex
   SimDevice& device_;
 
-  std::mutex mutex_;  // of what follows
   std::unordered_map<std::uint64_t, std::unique_ptr<Mine>> comms_;
-  std::unordered_map<std::uint64_t, Bytes> segments_;
-  std::unordered_map<std::uint64_t, Address> registered_;
-  std::uint64_t last_registration_ = 0;
+  std::unordered_map<std::uint64_t, Segment> segments_;
 };
 
 }  // namespace

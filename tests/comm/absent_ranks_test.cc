@@ -110,14 +110,5 @@ TEST_F(AbsentRanks, AreNotStoodInForByOneThatComesTwice) {
   first.join();
 }
 
-TEST_F(AbsentRanks, CannotComeUnderAnIdThatServedAlready) {
-  const UniqueId id = *ranks_[0]->nccl->unique_id();
-  const Result<CommHandle> made = ranks_[0]->nccl->init(id, 1, 0, {.name = "one"});
-  expect_ok(made);
-  expect_error(ranks_[1]->nccl->init(id, 1, 0, {.name = "two"}), ErrorCode::device,
-               "under this id already");
-  expect_ok(ranks_[0]->nccl->destroy(*made));
-}
-
 }  // namespace
 }  // namespace weir

@@ -40,7 +40,7 @@ TEST_F(OnTheCallersStream, OperationsComeInTheOrderOfItsWork) {
     expect_ok(work->wait(rank.compute));
     rank.free(block);
   });
-  EXPECT_EQ(world_.live_streams(), 0u);  // no stream of its own
+  EXPECT_EQ(world_.counts().streams, 0u);  // no stream of its own
 }
 
 TEST_F(OnTheCallersStream, OperationsCostOneRecordAndNoWait) {
@@ -159,7 +159,7 @@ TEST_F(OnTheCallersStream, WorksMayBeWaitedForOnceTheStreamIsGone) {
 TEST_F(OnTheCallersStream, CapturesForkNoStreamAndRunInOrder) {
   create();
   prepare();
-  const std::uint64_t streams = world_.live_streams();
+  const std::uint64_t streams = world_.counts().streams;
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
@@ -192,7 +192,7 @@ TEST_F(OnTheCallersStream, CapturesForkNoStreamAndRunInOrder) {
     rank.device.finish();
     expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
   });
-  EXPECT_EQ(world_.live_streams(), streams);
+  EXPECT_EQ(world_.counts().streams, streams);
 }
 
 TEST_F(OnTheCallersStream, OperationsAndOverlappedOnesShareACapture) {
@@ -221,7 +221,7 @@ TEST_F(OnTheCallersStream, OperationsAndOverlappedOnesShareACapture) {
       rank.device.finish();
     }
   });
-  EXPECT_EQ(world_.live_streams(), 4u);  // an eager one and a captured one for each rank
+  EXPECT_EQ(world_.counts().streams, 4u);  // an eager one and a captured one for each rank
 }
 
 // Each thread has a communicator of its own, and begins with another on each rank.

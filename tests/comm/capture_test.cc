@@ -44,7 +44,7 @@ class NotConnected : public CapturedCollectives {
 TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
   create();
   prepare();
-  EXPECT_GT(world_.lazy_connections(), 0u);
+  EXPECT_GT(world_.counts().lazy_connections, 0u);
   // 32 MiB, so that NCCL takes what it takes for large ones, sent and received.
   for (const auto& rank : ranks_) EXPECT_LE(rank->device.physical_peak(), 66_MiB);
   on_all([](Rank& rank) {
@@ -56,7 +56,7 @@ TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
     Result<Graph> graph = rank.comm->end_capture(capture);
     expect_ok(graph);
   });
-  EXPECT_EQ(world_.refused_in_captures(), 0u);
+  EXPECT_EQ(world_.counts().refused_in_captures, 0u);
 }
 
 TEST_F(CapturedCollectives, OnForkedStreamsAreJoinedAndMemoryIsSharedInOrder) {
@@ -405,7 +405,7 @@ TEST_F(CapturedCollectives, InTenThousandCapturesLeaveNothingBehind) {
     EXPECT_EQ(rank.device.live().events, events);
     EXPECT_EQ(rank.device.physical_bytes(), memory);
   });
-  EXPECT_EQ(world_.live_streams(), 4u);  // an eager one and a captured one for each rank
+  EXPECT_EQ(world_.counts().streams, 4u);  // an eager one and a captured one for each rank
 }
 
 }  // namespace

@@ -246,11 +246,11 @@ TEST_F(Communicators, ThatAreAbortedSayWhyAndAreClosed) {
 
 TEST_F(Communicators, ThatNcclCannotDestroyAreSaidAndTheRestIsGone) {
   create();
-  const std::uint64_t live = world_.live_communicators();
+  const std::uint64_t live = world_.counts().communicators;
   world_.fail(0, NcclCall::destroy, 1);
   expect_error(ranks_[0]->comm->close(), ErrorCode::device, "destroy: made to fail");
   expect_ok(ranks_[0]->comm->close());
-  EXPECT_EQ(world_.live_communicators(), live);
+  EXPECT_EQ(world_.counts().communicators, live);
   left_communicators_ = 1;
 }
 
@@ -305,8 +305,8 @@ TEST_F(Communicators, ThatTheirGraphsOutliveGoWithTheLastGraph) {
     rank.comm.reset();  // which is logged
     rank.device.finish();
   });
-  EXPECT_EQ(world_.live_communicators(), 0u);
-  EXPECT_EQ(world_.live_streams(), 0u);
+  EXPECT_EQ(world_.counts().communicators, 0u);
+  EXPECT_EQ(world_.counts().streams, 0u);
 }
 
 // The host waits long on it from slow_down() on.

@@ -157,10 +157,10 @@ class CommRanks : public testing::Test {
       EXPECT_EQ(rank->device.physical_bytes(), 0_B);
     }
     EXPECT_TRUE(may_differ_ || world_.mismatches().empty()) << world_.mismatches().front();
-    EXPECT_EQ(world_.live_communicators(), left_communicators_);
-    EXPECT_EQ(world_.live_streams(), 0u);
-    EXPECT_EQ(world_.live_segments(), 0u);
-    EXPECT_EQ(world_.live_registrations(), 0u);
+    EXPECT_EQ(world_.counts().communicators, left_communicators_);
+    EXPECT_EQ(world_.counts().streams, 0u);
+    EXPECT_EQ(world_.counts().segments, 0u);
+    EXPECT_EQ(world_.counts().registrations, 0u);
   }
 
   SimWorld world_;

@@ -32,8 +32,8 @@ class Registered : public test::CommRanks {
     });
   }
   void expect_none() {
-    EXPECT_EQ(world_.live_segments(), 0u);
-    EXPECT_EQ(world_.live_registrations(), 0u);
+    EXPECT_EQ(world_.counts().segments, 0u);
+    EXPECT_EQ(world_.counts().registrations, 0u);
   }
 
   std::vector<std::optional<RegisteredBuffer>> buffers_;
@@ -41,8 +41,8 @@ class Registered : public test::CommRanks {
 
 TEST_F(Registered, BuffersAreWholeSegmentsAndLeaveNothing) {
   create_buffers(1_B);
-  EXPECT_EQ(world_.live_segments(), 2u);
-  EXPECT_EQ(world_.live_registrations(), 2u);
+  EXPECT_EQ(world_.counts().segments, 2u);
+  EXPECT_EQ(world_.counts().registrations, 2u);
   on_all([&](Rank& rank) {
     EXPECT_EQ(of(rank)->bytes(), rank.device.granularity());
     rank.write(rank.compute, of(rank)->data(), of(rank)->bytes());
@@ -82,8 +82,7 @@ TEST_F(Registered, DifferentBuffersAreRefusedEverywhereAndNothingIsKept) {
   on_all([](Rank& rank) {
     expect_error(
         RegisteredBuffer::create(*rank.comm, rank.compute, rank.number == 0 ? 64_MiB : 32_MiB),
-        ErrorCode::invalid_argument,
-        "rank 0 for 67108864 bytes, rank 1 for 33554432 bytes");
+        ErrorCode::invalid_argument, "rank 0 for 67108864 bytes, rank 1 for 33554432 bytes");
   });
   expect_none();
   create_buffers();  // the ranks are in step still
@@ -225,7 +224,7 @@ TEST_F(Registered, BuffersThatAreDestroyedInACaptureAreLeftToTheCommunicator) {
     of(rank).reset();
     expect_ok(capture->end());
   });
-  EXPECT_EQ(world_.live_segments(), 2u);
+  EXPECT_EQ(world_.counts().segments, 2u);
   on_all([&](Rank& rank) { expect_ok(rank.comm->close()); });
   expect_none();
 }
@@ -277,20 +276,20 @@ TEST_F(Registered, BuffersHoldTheCommunicatorUntilTheyAreClosed) {
     rank.comm.reset();  // which is logged: it goes with the buffers
     expect_ok(of(rank)->close());
   });
-  EXPECT_EQ(world_.live_communicators(), 0u);
+  EXPECT_EQ(world_.counts().communicators, 0u);
 }
 
 TEST_F(Registered, BuffersMoveAndGoWithWhatTheyAreAssignedTo) {
   create_buffers();
   create_buffers();  // emplace() destroys those of before
-  EXPECT_EQ(world_.live_segments(), 2u);
+  EXPECT_EQ(world_.counts().segments, 2u);
   on_all([&](Rank& rank) {
     RegisteredBuffer moved = *std::move(of(rank));
     void* const buffer = moved.data();
     *of(rank) = std::move(moved);
     EXPECT_EQ(of(rank)->data(), buffer);
   });
-  EXPECT_EQ(world_.live_segments(), 2u);
+  EXPECT_EQ(world_.counts().segments, 2u);
 }
 
 }  // namespace

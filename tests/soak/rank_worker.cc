@@ -203,7 +203,8 @@ RankWorker::~RankWorker() {
     complain("the peer: " + peer_machine_.sim()->races().front().describe());
   }
   for (const std::string& broken : peer_world_.heap().validate()) complain("the peer: " + broken);
-  if (ranks_.live_communicators() + ranks_.live_streams() + ranks_.live_registrations() != 0) {
+  if (ranks_.counts().communicators + ranks_.counts().streams + ranks_.counts().registrations !=
+      0) {
     complain("communicators, their streams or registrations are left");
   }
 }

@@ -140,7 +140,8 @@ class OverlapOfRank {
 
   Status keep(const Operation& operation, Block block) {
     if (Status ordered = rank_.heap.order(rank_.compute, comm_); !ordered) return ordered;
-    if (Status queued = rank_.nccl.enqueue(rank_.raw, {&operation, 1}, comm_); !queued) return queued;
+    if (Status queued = rank_.nccl.enqueue(rank_.raw, {&operation, 1}, comm_); !queued)
+      return queued;
     Result<EventHandle> done = rank_.device.create_event();
     if (!done) return std::move(done).error();
     if (Status recorded = rank_.device.record(*done, comm_); !recorded) return recorded;

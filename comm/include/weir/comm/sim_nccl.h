@@ -18,8 +18,7 @@
 // CommunicatorOptions::host_timeout is real time.
 //
 // init(), split() and host_all_gather() wait for the other ranks up to `host_timeout`
-// each (host_all_gather(): its own timeout), so each rank needs a thread. An id serves one init()
-// of each rank; a second init() of the same rank is refused.
+// each (host_all_gather(): its own timeout), so each rank needs a thread.
 #pragma once
 
 #include <chrono>
@@ -55,6 +54,13 @@ enum class NcclCall {
   register_range,
 };
 
+struct SimCounts {
+  // Connections that operations had to make; those in captures failed.
+  std::uint64_t lazy_connections = 0, refused_in_captures = 0;
+  // What is alive, of all ranks.
+  std::uint64_t communicators = 0, segments = 0, registrations = 0, streams = 0;
+};
+
 // The state that the ranks share. It outlives their Nccls. Self-synchronised.
 class SimWorld {
  public:
@@ -69,22 +75,16 @@ class SimWorld {
 
   // Makes the `nth` call of this kind of `rank` from now on (1: the next) fail once.
   void fail(int rank, NcclCall call, std::uint64_t nth);
-  // Makes the `nth` operation of `rank` from now on, and all later ones, never end on that rank; on
-  // the other ranks they end.
+  // Makes the `nth` operation of `rank` from now on never end on that rank, nor what its stream
+  // holds after it; on the other ranks it ends.
   void hang(int rank, std::uint64_t nth);
   // From now on every communicator of `rank` reports this error, or none if the text is empty.
   void set_async_error(int rank, std::string error);
 
   // Returns descriptions of the operations in which ranks differed as they launched them.
   std::vector<std::string> mismatches() const;
-  // Count the connections that operations had to make; those in captures failed.
-  std::uint64_t lazy_connections() const;
-  std::uint64_t refused_in_captures() const;
   std::uint64_t operations(int rank) const;  // queued so far
-  std::uint64_t live_communicators() const;  // of all ranks
-  std::uint64_t live_segments() const;
-  std::uint64_t live_registrations() const;
-  std::uint64_t live_streams() const;
+  SimCounts counts() const;
 
   struct State;
 
