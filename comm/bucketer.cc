@@ -88,10 +88,11 @@ Status Bucketer::enter() {
   const bool is_abandoned = capture_.value_or(0) != 0 && *capture_ != info->id;
   if (is_abandoned) begin_step();
   if (capture_.value_or(info->id) != info->id) {
-    return error(ErrorCode::capture,
-                 fmt::format("the step began in no capture, and stream {} is being captured: a step "
-                             "is captured whole, or not at all",
-                             stream_.id));
+    return error(
+        ErrorCode::capture,
+        fmt::format("the step began in no capture, and stream {} is being captured: a step "
+                    "is captured whole, or not at all",
+                    stream_.id));
   }
   capture_ = info->id;
   return {};

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing that is read is trusted: reads are bounded and do not block, and what is printed is
-// printable. Source of the rules: the NCCL 2.28 user guide, its source, and what users reported
-// (the issue is named where there is one).
+// Nothing that is read is trusted: reads are bounded, and what is printed is printable. Source of
+// the rules: the NCCL 2.28 user guide, its source, and what users reported (the issue is named
+// where there is one).
 #include "weir/comm/check.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <strings.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -21,53 +17,46 @@
 #include "weir/comm/launch.h"
 
 namespace weir {
+
+NLOHMANN_JSON_SERIALIZE_ENUM(Severity, {{Severity::error, "error"}, {Severity::warning, "warning"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RdmaPort, device, port, state, link_layer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Setting, name, value, source)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Finding, severity, id, what, why, remedy)
+
 namespace {
 
 using enum Severity;
-using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
 
 constexpr std::size_t kMostRead = 1 << 16;    // bytes of one file
-constexpr std::size_t kMostListed = 4096;     // names of one folder
 constexpr std::size_t kMostNcclValue = 1023;  // bytes that NCCL takes from a file for one value
 constexpr std::size_t kMostShown = 60;        // bytes of a value that are shown
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kSpace(" \t\r\n\v\f\0", 7);
-  const std::size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+// The lines of a regular file. Nothing: there is none, or it can't be read. (A pipe in its place
+// must not be waited for.)
+std::optional<std::vector<std::string>> lines_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return {};
+  std::string bytes(kMostRead, '\0');
+  file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<std::size_t>(file.gcount()));
+  std::istringstream text(bytes);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(std::move(line));
+  return lines;
 }
-
-struct Text {
-  std::string text;  // without the white space at its ends
-  int error = 0;     // errno; EBADF: it is no regular file
-};
-
-Text read_text(const std::string& path) {
-  // A pipe in place of a file must not be waited for.
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) return {.error = errno};
-  struct stat status {};
-  std::string text(kMostRead, '\0');
-  Text read;
-  ssize_t size = 0;
-  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    read.error = EBADF;
-  } else if (size = ::read(file, text.data(), text.size()); size < 0) {
-    read.error = errno;
-  }
-  ::close(file);
-  if (read.error != 0) return read;
-  text.resize(static_cast<std::size_t>(size));
-  return {.text = std::string(trimmed(text))};
+std::string first_line_of(const std::string& path) {
+  const auto lines = lines_of(path);
+  return lines && !lines->empty() ? lines->front() : "";
 }
 
 // The names in a folder, sorted; empty: none, or no such folder.
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;
-  std::filesystem::directory_iterator entry(path, error);
-  for (; !error && entry != std::filesystem::directory_iterator() && names.size() < kMostListed;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error)) {
     names.push_back(entry->path().filename().string());
   }
@@ -82,12 +71,11 @@ void read_ports(const std::string& root, Check& check) {
       const std::optional<std::uint64_t> number = whole_number(port, 255);
       if (number.value_or(0) == 0) continue;
       const std::string path = devices + device + "/ports/" + port;
-      const std::string state = read_text(path + "/state").text;  // "4: ACTIVE"
+      const std::string state = first_line_of(path + "/state");  // "4: ACTIVE"
       const std::size_t colon = state.find(": ");
-      check.ports.push_back({.device = device,
-                             .number = static_cast<int>(*number),
-                             .state = colon == state.npos ? state : state.substr(colon + 2),
-                             .link_layer = read_text(path + "/link_layer").text});
+      check.ports.push_back({device, static_cast<int>(*number),
+                             colon == state.npos ? state : state.substr(colon + 2),
+                             first_line_of(path + "/link_layer")});
     }
   }
 }
@@ -103,22 +91,23 @@ bool is_relevant(std::string_view name) {
 
 using InForce = std::map<std::string, Setting>;
 
-// As NCCL: no white space is dropped, nothing is quoted, and what is set stays as it is.
-void read_file(const std::string& root, const std::string& path, Check& check, InForce& in_force) {
-  const Text read = read_text(root + path);
-  if (read.error == ENOENT || read.error == ENOTDIR) return;
-  if (read.error != 0) {
-    check.unread.push_back(
-        {path, read.error == EBADF ? "it is no regular file" : std::strerror(read.error)});
-    return;
+// As NCCL: no white space is dropped, nothing is quoted, and what is set stays as it is. `named`:
+// by the user, so that it is to be there.
+void read_file(const std::string& root, const std::string& path, bool named, Check& check,
+               InForce& in_force) {
+  // Below another root a relative path leads nowhere.
+  const bool leads_nowhere = !path.starts_with('/') && !root.empty();
+  const auto lines = leads_nowhere ? std::nullopt : lines_of(root + path);
+  std::error_code error;
+  if (lines) {
+    check.files.push_back(path);
+  } else if (named || fs::exists(fs::symlink_status(root + path, error))) {
+    check.unread.push_back(path);
   }
-  check.files.push_back(path);
-  std::istringstream text(read.text);
-  for (std::string line; std::getline(text, line);) {
-    if (line.empty() || line.front() == '#') continue;
+  for (const std::string& line : lines.value_or(std::vector<std::string>())) {
     const std::size_t equals = line.find('=');
     const std::string name = line.substr(0, equals);
-    if (equals == std::string::npos || trimmed(name) != name || !is_relevant(name)) continue;
+    if (equals == line.npos || name.find(' ') != name.npos || !is_relevant(name)) continue;
     in_force.emplace(name, Setting{name, line.substr(equals + 1, kMostNcclValue), path});
   }
 }
@@ -130,17 +119,11 @@ void read_settings(const std::string& root, const Environment& environment, cons
     if (is_relevant(name)) in_force.emplace(name, Setting{name, value, "environment"});
   }
   if (const std::string* const named = value_of(environment, "NCCL_CONF_FILE")) {
-    const std::string& path = *named;
-    // Below another root a relative path leads nowhere.
-    if ((path.front() != '/' && !root.empty()) || ::access((root + path).c_str(), F_OK) != 0) {
-      check.unread.push_back({path, "there is no such file"});
-    } else {
-      read_file(root, path, check, in_force);
-    }
+    read_file(root, *named, true, check, in_force);
   } else if (!home.empty()) {
-    read_file(root, home + "/.nccl.conf", check, in_force);
+    read_file(root, home + "/.nccl.conf", false, check, in_force);
   }
-  read_file(root, "/etc/nccl.conf", check, in_force);
+  read_file(root, "/etc/nccl.conf", false, check, in_force);
   for (auto& [name, setting] : in_force) check.settings.push_back(std::move(setting));
 }
 
@@ -157,11 +140,12 @@ bool ib_disabled(const Check& check) {
 }
 
 void look_at_files(Check& check) {
-  for (const Unread& unread : check.unread) {
-    check.findings.push_back({warning, "configuration_file",
-                              unread.path + ": a configuration file that can't be read",
-                              unread.why + "; NCCL goes on without it, and says nothing.",
-                              "Make it readable, or correct NCCL_CONF_FILE."});
+  for (const std::string& path : check.unread) {
+    check.findings.push_back(
+        {warning, "configuration_file", path + ": a configuration file that can't be read",
+         "It is missing, or no regular file, or closed to this user; NCCL goes "
+         "on without it, and says nothing.",
+         "Make it readable, or correct NCCL_CONF_FILE."});
   }
 }
 
@@ -172,20 +156,20 @@ void look_at_ports(Check& check) {
     if (port.state == "ACTIVE") continue;
     check.findings.push_back(
         {warning, "rdma_port_down",
-         port.device + " port " + std::to_string(port.number) +
-             " is not active: " + (port.state.empty() ? "its state is unknown" : port.state),
+         fmt::format("{} port {} is not active: {}", port.device, port.port,
+                     port.state.empty() ? "its state is unknown" : port.state),
          "NCCL leaves it out; where other nodes use theirs, traffic is uneven.",
          "Check the cable and the switch (InfiniBand: the subnet manager too), or leave the port "
          "out on all nodes with NCCL_IB_HCA."});
   }
 }
 
-// A rule on one variable, as NCCL reads it: zero is wrong, or one, or anything but zero. Where a
+// A rule on one variable, as NCCL reads it: zero is wrong, or anything but zero. Where a
 // setting is `refused`, load_nccl() does not work with it in the environment, which is an error;
 // from a file it is none, as load_nccl() sets another value in the environment, which wins.
 struct SettingRule {
   std::string_view id, variable;
-  enum class Wrong { zero, one, not_zero } wrong;
+  enum class Wrong { zero, not_zero } wrong;
   Severity severity;
   const char *what, *why, *remedy;
   bool refused = false;
@@ -201,12 +185,6 @@ constexpr SettingRule kSettingRules[] = {
     {"cumem_disabled", "NCCL_CUMEM_ENABLE", zero, warning, "memory is shared by cudaIpc calls",
      "They are not legal in a capture, and segments of Weir's can't be registered.",
      "Leave it out."},
-    {"launch_order", "NCCL_LAUNCH_ORDER_IMPLICIT", not_zero, note,
-     "captured collectives are slower",
-     "Each waits for the one before in nodes of its own: 5 to 8 us more for each in a graph. And "
-     "threads that use different communicators of a GPU at once are an error.",
-     "Leave it at 0, unless communicators whose ranks use them in different orders wait for each "
-     "other for ever."},
     {"graph_mixing", "NCCL_GRAPH_MIXING_SUPPORT", zero, warning, "graphs must not overlap",
      "Two graphs of one communicator at once, or an eager call beside a graph, hang or corrupt "
      "data. It saves a few nodes of each graph.",
@@ -219,17 +197,11 @@ constexpr SettingRule kSettingRules[] = {
      "A collective waits for its peers: where one thread drives several GPUs or communicators, "
      "that is a deadlock (nccl#750). Nothing overlaps either.",
      "Leave it out; to find a fault use compute-sanitizer."},
-    {"device_connections", "CUDA_DEVICE_MAX_CONNECTIONS", one, note,
-     "streams share one queue to the GPU",
-     "Kernels start in the order of their launches: a collective that is launched late starts "
-     "late, even on a stream that is idle.",
-     "Wanted where the order of launches is the plan, as in tensor parallelism; else leave it "
-     "out."},
 };
 
 bool is_wrong(const SettingRule& rule, const Check& check) {
   const std::optional<std::int64_t> value = check.number(rule.variable);
-  return value && (rule.wrong == not_zero ? *value != 0 : *value == (rule.wrong == one ? 1 : 0));
+  return value && (*value == 0) == (rule.wrong == zero);
 }
 
 void examine(Check& check) {
@@ -254,11 +226,6 @@ std::string line(std::string text) {
 }
 
 }  // namespace
-
-std::string_view name_of(Severity severity) {
-  constexpr std::string_view kNames[] = {"error", "warning", "note"};
-  return kNames[static_cast<int>(severity)];
-}
 
 const Setting* Check::find(std::string_view name) const {
   const auto found = std::find_if(settings.begin(), settings.end(),
@@ -290,7 +257,7 @@ Check check_machine(const std::string& root, const Environment& environment,
 std::string check_text(const Check& check) {
   std::string text = fmt::format("RDMA ports: {}\n", check.ports.size());
   for (const RdmaPort& port : check.ports) {
-    text += line(fmt::format("  {} port {}: {}, {}", port.device, port.number,
+    text += line(fmt::format("  {} port {}: {}, {}", port.device, port.port,
                              port.state.empty() ? "unknown" : port.state, port.link_layer));
   }
   text += fmt::format("\nSettings in force: {}\n", check.settings.size());
@@ -300,8 +267,8 @@ std::string check_text(const Check& check) {
   }
   text += fmt::format("\nFindings: {}\n", check.findings.size());
   for (const Finding& finding : check.findings) {
-    text +=
-        line(fmt::format("  {:<8} {} [{}]", name_of(finding.severity), finding.what, finding.id));
+    text += line(fmt::format("  {:<8} {} [{}]", finding.severity == error ? "error" : "warning",
+                             finding.what, finding.id));
     text += line("           why: " + finding.why);
     text += line("           remedy: " + finding.remedy);
   }
@@ -309,34 +276,14 @@ std::string check_text(const Check& check) {
 }
 
 std::string check_json(const Check& check) {
-  Json ports = Json::array(), settings = Json::array(), unread = Json::array(),
-       findings = Json::array();
-  for (const RdmaPort& port : check.ports) {
-    ports.push_back({{"device", port.device},
-                     {"port", port.number},
-                     {"state", port.state},
-                     {"link_layer", port.link_layer}});
-  }
-  for (const Setting& setting : check.settings) {
-    settings.push_back(
-        {{"name", setting.name}, {"value", setting.value}, {"source", setting.source}});
-  }
-  for (const Unread& one : check.unread) unread.push_back({{"path", one.path}, {"why", one.why}});
-  for (const Finding& finding : check.findings) {
-    findings.push_back({{"severity", name_of(finding.severity)},
-                        {"id", finding.id},
-                        {"what", finding.what},
-                        {"why", finding.why},
-                        {"remedy", finding.remedy}});
-  }
-  const Json all = {{"weir_comm_check", 4},
-                    {"rdma_ports", std::move(ports)},
-                    {"settings", std::move(settings)},
-                    {"settings_files", check.files},
-                    {"settings_unread", std::move(unread)},
-                    {"findings", std::move(findings)}};
+  const nlohmann::json all = {{"weir_comm_check", 5},
+                              {"rdma_ports", check.ports},
+                              {"settings", check.settings},
+                              {"settings_files", check.files},
+                              {"settings_unread", check.unread},
+                              {"findings", check.findings}};
   // What is no UTF-8 in a file or a variable is replaced: it must not end the program.
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace weir

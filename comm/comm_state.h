@@ -120,7 +120,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Status enqueue(std::span<const Operation> group, Stream stream);
   // `queued`: what NCCL returned.
   Result<WorkPoint> leave(std::span<const Operation> group, const Entered& entered,
-                      const Status& queued);
+                          const Status& queued);
   // Fences all memory that the group uses, and returns the point, if there is one.
   Result<std::optional<Fence>> fence_used(std::span<const Operation> group, const Entered& entered);
   Result<Captured*> join_capture(Stream stream, std::uint64_t id);

@@ -224,8 +224,8 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
                      return nccl.split(parent.handle, color, key, {.name = name});
                    });
   if (!handle) {
-    return parent.error(handle.error().code(), fmt::format("split into '{}': {}", options.name,
-                                                           handle.error().message()));
+    return parent.error(handle.error().code(),
+                        fmt::format("split into '{}': {}", options.name, handle.error().message()));
   }
   if (handle->value == 0) return std::optional<Communicator>();  // this rank is in none
   const Result<int> size = nccl.size(*handle), rank = nccl.rank(*handle);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -59,25 +58,18 @@ bool is_address(std::string_view text) {
 // from a script, and only matters if nothing else says which rank this is; and what Slurm sets
 // outside a step says nothing of ranks. Null: no launcher's variables are set.
 Result<const Launcher*> choose(const Environment& environment) {
-  const Launcher* chosen = nullptr;
-  std::optional<Error> half_set;
+  const auto is_set = [&](std::string_view name) { return value_of(environment, name) != nullptr; };
+  const Launcher *whole = nullptr, *half = nullptr;
   for (const Launcher& launcher : kLaunchers) {
-    std::vector<std::string> set, missing;
-    for (const std::string_view name : launcher.variables) {
-      const std::string* const value = value_of(environment, name);
-      (value ? set : missing).push_back(value ? shown(name, *value) : std::string(name));
-    }
-    if (missing.empty() && chosen == nullptr) chosen = &launcher;
-    const bool is_step =
-        launcher.name != "srun" || value_of(environment, launcher.variables[1]) != nullptr;
-    if (missing.empty() || set.empty() || !is_step || half_set) continue;
-    half_set = wrong(fmt::format("{} of {} set, and {} not: {}, or unset what is set",
-                                 fmt::join(set, ", "), launcher.name, fmt::join(missing, ", "),
-                                 launcher.remedy));
-    if (&launcher == &kLaunchers.front()) return *half_set;
+    const auto& names = launcher.variables;
+    const auto set = std::count_if(names.begin(), names.end(), is_set);
+    const bool says_nothing = set == 0 || (launcher.name == "srun" && !is_set(names[1]));
+    const Launcher*& first = set == std::ssize(names) ? whole : half;
+    if (first == nullptr && !says_nothing) first = &launcher;
   }
-  if (chosen == nullptr && half_set) return *half_set;
-  return chosen;
+  if (half == nullptr || (whole != nullptr && half != &kLaunchers.front())) return whole;
+  return wrong(fmt::format("only some of {} are set, which are those of {}: {}, or unset them",
+                           fmt::join(half->variables, ", "), half->name, half->remedy));
 }
 
 // Where rank 0 listens, and which variables say so.
@@ -141,11 +133,6 @@ bool is_of_a_launch(std::string_view variable) {
 }
 
 Result<Launch> find_launch(const Environment& environment) {
-  if (const auto* address = value_of(environment, kNcclAddress);
-      address != nullptr && !is_address(*address)) {
-    return wrong(shown(kNcclAddress, *address) +
-                 " is not host:port, of rank 0, and NCCL fails with it: correct or unset it");
-  }
   const Result<const Launcher*> chosen = choose(environment);
   if (!chosen) return chosen.error();
   if (*chosen == nullptr) {
@@ -170,11 +157,10 @@ Result<Launch> find_launch(const Environment& environment) {
     *fields[i] = static_cast<int>(*number);
   }
   if (launch.ranks < 1) return wrong(fmt::format("{}=0: there is at least one", variables[1]));
-  for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+  for (const std::size_t i : {0, 2}) {
     if (*fields[i] < launch.ranks) continue;
-    return wrong(fmt::format("{}={} of {}={}: they count from 0, so {} is the highest",
-                             variables[i], *fields[i], variables[1], launch.ranks,
-                             launch.ranks - 1));
+    return wrong(fmt::format("{}={} of {}={}: they count from 0", variables[i], *fields[i],
+                             variables[1], launch.ranks));
   }
   if (launch.ranks == 1) return launch;
   Status found = find_address(environment, launch);

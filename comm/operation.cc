@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/comm/operation.h"
 
+#include <fmt/format.h>
+
 #include <array>
-#include <cassert>
 #include <string>
 #include <utility>
 
@@ -22,20 +23,20 @@ struct Shape {
   Units receives;
   Who receivers;
   bool reduces;
-  bool rooted;
+  std::string_view peer;  // what `peer` is, in descriptions; empty: it is unused
 };
 using enum Units;
 constexpr std::array<Shape, kOperationKinds> kShapes{{
-    {"all-reduce", one, Who::all, one, Who::all, true, false},
-    {"all-gather", one, Who::all, each_rank, Who::all, false, false},
-    {"reduce-scatter", each_rank, Who::all, one, Who::all, true, false},
-    {"broadcast", one, Who::root, one, Who::all, false, true},
-    {"reduce", one, Who::all, one, Who::root, true, true},
-    {"all-to-all", each_rank, Who::all, each_rank, Who::all, false, false},
-    {"gather", one, Who::all, each_rank, Who::root, false, true},
-    {"scatter", each_rank, Who::root, one, Who::all, false, true},
-    {"send", one, Who::all, none, Who::all, false, false},
-    {"receive", none, Who::all, one, Who::all, false, false},
+    {"all-reduce", one, Who::all, one, Who::all, true, ""},
+    {"all-gather", one, Who::all, each_rank, Who::all, false, ""},
+    {"reduce-scatter", each_rank, Who::all, one, Who::all, true, ""},
+    {"broadcast", one, Who::root, one, Who::all, false, ", root "},
+    {"reduce", one, Who::all, one, Who::root, true, ", root "},
+    {"all-to-all", each_rank, Who::all, each_rank, Who::all, false, ""},
+    {"gather", one, Who::all, each_rank, Who::root, false, ", root "},
+    {"scatter", each_rank, Who::root, one, Who::all, false, ", root "},
+    {"send", one, Who::all, none, Who::all, false, " to rank "},
+    {"receive", none, Who::all, one, Who::all, false, " from rank "},
 }};
 
 constexpr std::array<std::string_view, kDataTypes> kTypeNames{
@@ -105,27 +106,20 @@ std::string Operation::describe(int ranks) const {
   const Shape& shape = shape_of(kind);
   const std::uint64_t bytes =
       times(times(count, size_of(type).count), has_parts() ? static_cast<std::uint64_t>(ranks) : 1);
-  std::string text =
-      std::string(shape.name) + " of " + format(Bytes{bytes}) + " of " + std::string(name_of(type));
-  if (shape.reduces) text += " (" + std::string(name_of(reduction)) + ")";
-  if (shape.rooted) text += ", root " + std::to_string(peer);
-  if (kind == OperationKind::send) text += " to rank " + std::to_string(peer);
-  if (kind == OperationKind::receive) text += " from rank " + std::to_string(peer);
+  std::string text = fmt::format("{} of {} of {}", shape.name, format(Bytes{bytes}), name_of(type));
+  if (shape.reduces) text += fmt::format(" ({})", name_of(reduction));
+  if (!shape.peer.empty()) text += fmt::format("{}{}", shape.peer, peer);
   return text;
 }
 
 Status Operation::check(int ranks, int rank) const {
-  const Shape& shape = shape_of(kind);
-  const bool has_peer =
-      shape.rooted || kind == OperationKind::send || kind == OperationKind::receive;
-  if (has_peer && (peer < 0 || peer >= ranks)) {
+  if (!shape_of(kind).peer.empty() && (peer < 0 || peer >= ranks)) {
     return bad(*this, ranks,
-               "there is no rank " + std::to_string(peer) + " among " + std::to_string(ranks) +
-                   ": ranks count from 0");
+               fmt::format("there is no rank {} among {}: ranks count from 0", peer, ranks));
   }
   if (reads(ranks, rank).count == kMost || writes(ranks, rank).count == kMost) {
     return bad(*this, ranks,
-               std::to_string(count) + " elements are more bytes than 64 bits can count");
+               fmt::format("{} elements are more bytes than 64 bits can count", count));
   }
   if (reads(ranks, rank) > 0_B && send == nullptr) {
     return bad(*this, ranks, "the buffer to send from is null");

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What makes every operation capturable, and agreement between ranks.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -59,8 +61,10 @@ Status CommState::connect(Stream stream) {
   if (!all) return all.error();
   for (std::size_t other = 0; other < all->size(); ++other) {
     if (number_in_bytes<std::uint64_t>((*all)[other]) != 0) continue;
-    return Error(ErrorCode::device, "prepare: the communicator of rank " + std::to_string(other) +
-                                        " has ended: not all ranks came within its host_timeout");
+    return Error(ErrorCode::device,
+                 fmt::format("prepare: the communicator of rank {} has ended: not all ranks came "
+                             "within its host_timeout",
+                             other));
   }
   group_ = number_in_bytes<std::uint64_t>(all->front());
   return {};
@@ -120,9 +124,7 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
   if (!prepared) {
     if (!works) return works.error();
     return error(ErrorCode::invalid_argument,
-                 call +
-                     ": ranks agree on it, by a communicator that is prepared: call prepare() "
-                     "first");
+                 call + ": ranks agree by a communicator that is prepared: call prepare() first");
   }
   Message message{.length = std::min(mine.size(), kMostSaid)};
   std::memcpy(message.call, call.data(), std::min(call.size(), sizeof message.call - 1));
@@ -148,8 +150,9 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
     const std::string their_call(theirs.call, ::strnlen(theirs.call, sizeof theirs.call));
     if (their_call != message.call) {
       return error(ErrorCode::invalid_argument,
-                   "ranks ask for different things: rank " + std::to_string(said.size()) + " " +
-                       their_call + ", this one " + call + ": make the same calls on every rank");
+                   fmt::format("ranks ask for different things: rank {} {}, this one {}: make the "
+                               "same calls on every rank",
+                               said.size(), their_call, call));
     }
     said.emplace_back(theirs.said, std::min<std::uint64_t>(theirs.length, kMostSaid));
   }
@@ -170,23 +173,19 @@ Status agree(CommState& comm, std::uint64_t capture, Status mine,
              const std::vector<std::shared_ptr<CommState>>& others) {
   using Entry = CommState::Entry;
   constexpr std::size_t kMostEntries = (CommState::kMostSaid - 1) / sizeof(Entry);
-  std::map<std::uint64_t, std::string> names;
+  std::map<std::uint64_t, std::string> names;  // of communicators of this rank
   std::string said = "=";
-  const auto add = [&](const Entry& entry) {
+  const auto add = [&](CommState& each) {
+    if (mine) mine = each.status();
+    const Entry entry = each.captured(capture);
     said.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+    names[entry.group] = &each == &comm ? "" : " of '" + each.options.name + "'";
   };
-  if (mine) mine = comm.status();
-  const Entry own = comm.captured(capture);
-  add(own);
-  for (const std::shared_ptr<CommState>& other : others) {
-    if (mine) mine = other->status();
-    const Entry theirs = other->captured(capture);
-    names[theirs.group] = other->options.name;
-    add(theirs);
-  }
+  add(comm);
+  for (const std::shared_ptr<CommState>& other : others) add(*other);
   if (mine && others.size() >= kMostEntries) {
-    mine = Error(ErrorCode::capture, "it has operations of more than " +
-                                         std::to_string(kMostEntries) + " communicators");
+    mine = Error(ErrorCode::capture,
+                 fmt::format("it has operations of more than {} communicators", kMostEntries));
   }
   const auto all = comm.gather_said("end_capture", mine ? said : "!" + mine.error().message());
   if (!all) return all.error();
@@ -198,16 +197,16 @@ Status agree(CommState& comm, std::uint64_t capture, Status mine,
   };
   std::map<std::uint64_t, Group> groups;
   const auto name_of = [&](std::uint64_t group) {
-    if (group == own.group) return std::string();
     const auto known = names.find(group);
-    return known == names.end() ? " of another communicator" : " of '" + known->second + "'";
+    return known == names.end() ? " of another communicator" : known->second;
   };
   for (std::size_t other = 0; other < all->size(); ++other) {
     const std::string& theirs = (*all)[other];
     if (theirs.starts_with('!')) {
       return comm.error(ErrorCode::capture,
-                        "the capture failed on rank " + std::to_string(other) +
-                            ", so no rank may launch its graph: " + theirs.substr(1));
+                        fmt::format("the capture failed on rank {}, so no rank may launch its "
+                                    "graph: {}",
+                                    other, theirs.substr(1)));
     }
     for (std::size_t at = 1; at + sizeof(Entry) <= theirs.size(); at += sizeof(Entry)) {
       Entry entry;
@@ -217,21 +216,18 @@ Status agree(CommState& comm, std::uint64_t capture, Status mine,
       if (entry.operations == group.entry.operations) continue;
       return comm.error(
           ErrorCode::capture,
-          "rank " + std::to_string(other) + " captured other operations" + name_of(entry.group) +
-              " (" + std::to_string(entry.operations.count) + ") than rank " +
-              std::to_string(group.first_rank) + " (" +
-              std::to_string(group.entry.operations.count) +
-              "), and the graphs would wait for each other for ever: capture the same on "
-              "every rank");
+          fmt::format("rank {} captured other operations{} ({}) than rank {} ({}), and the graphs "
+                      "would wait for each other for ever: capture the same on every rank",
+                      other, name_of(entry.group), entry.operations.count, group.first_rank,
+                      group.entry.operations.count));
     }
   }
   for (const auto& [number, group] : groups) {
     if (group.found == group.entry.ranks) continue;
     return comm.error(ErrorCode::capture,
-                      std::to_string(group.found) + " of " + std::to_string(group.entry.ranks) +
-                          " ranks have captured operations" + name_of(number) +
-                          ": all of them capture, and a communicator that has all of them ends the "
-                          "capture");
+                      fmt::format("{} of {} ranks have captured operations{}: all of them capture, "
+                                  "and a communicator that has all of them ends the capture",
+                                  group.found, group.entry.ranks, name_of(number)));
   }
   return {};
 }

@@ -95,8 +95,8 @@ Status RegisteredBuffer::agree(const Status& mine) const {
     equal = equal && theirs.substr(0, end) == asked;
     list += fmt::format("{}rank {} for {}", rank == 0 ? "" : ", ", rank, theirs.substr(0, end));
     if (failed.empty() && end != theirs.npos) {
-      failed = fmt::format("rank {} has none, so no rank keeps one: {}", rank,
-                           theirs.substr(end + 1));
+      failed =
+          fmt::format("rank {} has none, so no rank keeps one: {}", rank, theirs.substr(end + 1));
     }
   }
   if (!equal) {
@@ -135,8 +135,8 @@ std::function<Status()> RegisteredBuffer::release() {
 }
 
 Status RegisteredBuffer::end() {
-  Status ended = in_own_time(*communicator_,
-                             "NCCL did not deregister a buffer in time: it is kept", release());
+  Status ended = in_own_time(*communicator_, "NCCL did not deregister a buffer in time: it is kept",
+                             release());
   --communicator_->registered;
   communicator_ = nullptr;
   return ended;

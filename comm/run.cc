@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One way through: NCCL is asked on the caller's stream, or on one that waits for it; the blocks
 // are fenced.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -33,23 +35,21 @@ Status check(const CommState& comm, std::span<const Operation> group, Stream str
     }
   }
   if (info.status == CaptureInfo::Status::none) return {};
-  const std::string what = group.front().describe(comm.ranks) + " on stream " +
-                           std::to_string(stream.id) + ", which is being captured: ";
-  if (info.status == CaptureInfo::Status::invalidated) {
-    return comm.error(ErrorCode::capture, what + "the capture was broken by an earlier call");
-  }
-  if (comm.prepared) return {};
+  const bool broken = info.status == CaptureInfo::Status::invalidated;
+  if (!broken && comm.prepared) return {};
   return comm.error(
       ErrorCode::capture,
-      what +
-          "it is not prepared, and connecting now would break the capture, which is whole "
-          "still: call prepare() on every rank before the capture begins");
+      fmt::format("{} on stream {}, which is being captured: {}",
+                  group.front().describe(comm.ranks), stream.id,
+                  broken
+                      ? "the capture was broken by an earlier call"
+                      : "it is not prepared, and connecting now would break the capture, which "
+                        "is whole still: call prepare() on every rank before the capture begins"));
 }
 
 }  // namespace
 
-Result<WorkPoint> CommState::run(std::span<const Operation> group, Stream stream,
-                                        bool overlap) {
+Result<WorkPoint> CommState::run(std::span<const Operation> group, Stream stream, bool overlap) {
   const std::lock_guard calls(calls_);
   if (Status works = status(); !works) return std::move(works).error();
   const Result<CaptureInfo> info = context.device.capture_info(stream);
@@ -136,7 +136,7 @@ Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> gr
 
 // Memory is fenced whatever came of the call: NCCL may have queued some of the group.
 Result<WorkPoint> CommState::leave(std::span<const Operation> group, const Entered& entered,
-                                          const Status& queued) {
+                                   const Status& queued) {
   Captured* const captured = entered.captured;
   const Status watched = captured == nullptr ? watchdog_.queued(group, entered.stream) : Status();
   const Result<std::optional<Fence>> fenced = fence_used(group, entered);
@@ -149,15 +149,15 @@ Result<WorkPoint> CommState::leave(std::span<const Operation> group, const Enter
   if (!fenced) return error(fenced.error());
   Result<std::vector<GraphNode>> nodes = context.device.capture_tips(entered.stream);
   if (!nodes) return std::move(nodes).error();
-  return WorkPoint{.stream = entered.stream, .capture = entered.capture, .nodes = *std::move(nodes)};
+  return WorkPoint{
+      .stream = entered.stream, .capture = entered.capture, .nodes = *std::move(nodes)};
 }
 
 Status CommState::wait(Stream stream, const WorkPoint& point) {
   const Result<CaptureInfo> info = context.device.capture_info(stream);
   if (!info) return info.error();
   const auto refused = [&](const std::string& why) {
-    return error(ErrorCode::capture,
-                 "stream " + std::to_string(stream.id) + " may not wait: " + why);
+    return error(ErrorCode::capture, fmt::format("stream {} may not wait: {}", stream.id, why));
   };
   if (point.capture == 0) {
     if (info->status != CaptureInfo::Status::none) {

@@ -46,7 +46,8 @@ class Watchdog {
   Status poll();
   // Host-waits for what was queued so far.
   Status synchronize();
-  // The first operation or launch that was not seen to end, by number and kind; empty: there is none.
+  // The first operation or launch that was not seen to end, by number and kind; empty: there is
+  // none.
   std::string first_open();
   // Destroys all events: the device may go afterwards. Nothing is queued any more. Returns the
   // first error.

@@ -65,8 +65,8 @@ Examples:
   NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=eth weir comm check
 
 docs/comm.md explains each finding, and names the tools that tell the rest.
-docs/command.md says what all commands have in common. Exit codes: 0 all is well, or warnings and
-notes only; 1 an error was found; 2 a bad command line; 3 a file that can't be read or written.)";
+docs/command.md says what all commands have in common. Exit codes: 0 all is well, or warnings
+only; 1 an error was found; 2 a bad command line; 3 a file that can't be read or written.)";
 
 }  // namespace
 

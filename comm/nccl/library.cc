@@ -2,6 +2,7 @@
 #include "comm/nccl/library.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
@@ -55,8 +56,7 @@ void make_settings() {
   for (const Setting& setting : kSettings) {
     if (number_in_environment(setting.name)) continue;
     ::setenv(setting.name, setting.value, 1);
-    log(LogLevel::info,
-        std::string(setting.name) + "=" + setting.value + " was set: " + setting.why);
+    log(LogLevel::info, fmt::format("{}={} was set: {}", setting.name, setting.value, setting.why));
   }
 }
 
@@ -71,14 +71,14 @@ Result<NcclLibrary> load() {
     return unavailable(why != nullptr ? why : path + " can't be loaded");
   }
   NcclLibrary nccl;
-  nccl.ncclGetVersion =
-      reinterpret_cast<decltype(nccl.ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
-  if (nccl.ncclGetVersion == nullptr || nccl.ncclGetVersion(&nccl.version) != ncclSuccess) {
+  const auto version =
+      reinterpret_cast<decltype(&ncclGetVersion)>(dlsym(library, "ncclGetVersion"));
+  if (version == nullptr || version(&nccl.version) != ncclSuccess) {
     return unavailable(path + " tells no version");
   }
   if (nccl.version < kOldest) {
-    return unavailable(path + " is version " + nccl_version_text(nccl.version) +
-                       ", which is too old");
+    return unavailable(
+        fmt::format("{} is version {}, which is too old", path, nccl_version_text(nccl.version)));
   }
 #define WEIR_NCCL_LOAD(name)                                                \
   nccl.name = reinterpret_cast<decltype(nccl.name)>(dlsym(library, #name)); \
@@ -116,12 +116,10 @@ Result<const NcclLibrary*> NcclLibrary::get() {
 
 Status NcclLibrary::check(std::string_view call, ncclResult_t result, ncclComm_t comm) const {
   if (result == ncclSuccess || result == ncclInProgress) return {};
-  std::string message(call);
-  message.append(": ").append(ncclGetErrorString(result));
-  if (const char* const last = ncclGetLastError(comm); last != nullptr && *last != '\0') {
-    message.append(" (").append(last).append(")");
-  }
-  return Error(ErrorCode::device, std::move(message));
+  const char* const last = ncclGetLastError(comm);
+  const bool has_words = last != nullptr && *last != '\0';
+  return Error(ErrorCode::device, fmt::format("{}: {}{}", call, ncclGetErrorString(result),
+                                              has_words ? fmt::format(" ({})", last) : ""));
 }
 
 }  // namespace weir

@@ -15,7 +15,7 @@ namespace weir {
 
 // clang-format off
 #define WEIR_NCCL_CALLS(X)                                                               \
-  X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId)         \
+  X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId)                          \
   X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommDestroy)                          \
   X(ncclCommAbort) X(ncclCommRevoke) X(ncclCommGetAsyncError) X(ncclCommCount)           \
   X(ncclCommUserRank) X(ncclCommRegister) X(ncclCommDeregister) X(ncclMemAlloc)          \

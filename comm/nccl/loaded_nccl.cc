@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl/loaded_nccl.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <chrono>
 #include <cstring>
@@ -128,9 +130,9 @@ class LoadedNccl final : public Nccl {
     if (!first) return first;
     for (const Operation& operation : group) {
       if (!first) break;
-      first = nccl_.check(name_of(operation.kind),
-                          nccl_.call(operation, comm_of(comm), driver_stream(stream)),
-                          comm_of(comm));
+      first =
+          nccl_.check(name_of(operation.kind),
+                      nccl_.call(operation, comm_of(comm), driver_stream(stream)), comm_of(comm));
     }
     if (group.size() == 1) return first;
     // A group that was begun is ended, whatever happened.
@@ -188,9 +190,9 @@ class LoadedNccl final : public Nccl {
     if (!ranks) return ranks.error();
     std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(*ranks));
     if (mine.size() + all.size() > kStaging.count) {
-      return Error(ErrorCode::invalid_argument, "host_all_gather: " + std::to_string(mine.size()) +
-                                                    " bytes of each of " + std::to_string(*ranks) +
-                                                    " ranks are more than 2 MiB");
+      return Error(ErrorCode::invalid_argument,
+                   fmt::format("host_all_gather: {} bytes of each of {} ranks are more than 2 MiB",
+                               mine.size(), *ranks));
     }
     const cuda::ContextScope context(driver_, context_);
     const cuda::RelaxedCaptureScope relaxed(driver_);

@@ -47,7 +47,7 @@ TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
   const std::string root = "--root " + tree_.path();
   const test::Finished printed = run("", root + " --json -");
   EXPECT_EQ(printed.code, 0);
-  EXPECT_EQ(nlohmann::json::parse(printed.out)["weir_comm_check"], 4);
+  EXPECT_EQ(nlohmann::json::parse(printed.out)["weir_comm_check"], 5);
   const test::Finished written = run("", root + " --json " + path("check.json"));
   EXPECT_EQ(written.code, 0);
   EXPECT_THAT(written.out, HasSubstr("Findings"));

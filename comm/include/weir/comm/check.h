@@ -19,7 +19,7 @@ namespace weir {
 
 struct RdmaPort {
   std::string device;  // "mlx5_0"
-  int number = 1;
+  int port = 1;
   std::string state;       // "ACTIVE", "DOWN"; empty if it is not known
   std::string link_layer;  // "InfiniBand", "Ethernet"
 };
@@ -29,17 +29,11 @@ struct Setting {
   std::string source;  // "environment", or a file
 };
 
-// A configuration file that can't be read.
-struct Unread {
-  std::string path, why;
-};
-
-enum class Severity { error, warning, note };
-std::string_view name_of(Severity severity);
+enum class Severity { error, warning };
 
 // What a rule has found. `id` names the rule, and stays the same from version to version.
 struct Finding {
-  Severity severity = Severity::note;
+  Severity severity = Severity::warning;
   std::string id, what, why, remedy;
 };
 
@@ -49,9 +43,9 @@ struct Check {
   // The variables in force: NCCL's, those of CUDA and Weir that matter to NCCL, and those that give
   // a process its rank (weir/comm/launch.h). Weir reads them as NCCL does: the environment first,
   // then the user's file, then the system's file.
-  std::vector<Setting> settings;   // sorted by name, one for each name
-  std::vector<std::string> files;  // configuration files that were read
-  std::vector<Unread> unread;      // configuration files that could not be read
+  std::vector<Setting> settings;    // sorted by name, one for each name
+  std::vector<std::string> files;   // configuration files that were read
+  std::vector<std::string> unread;  // configuration files that could not be read
 
   std::vector<Finding> findings;  // errors first
 
