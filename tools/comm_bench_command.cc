@@ -51,18 +51,8 @@ constexpr const char* kName = "comm bench";
 ExitCode run(const BenchCommand& command) {
   const Result<OverheadOptions> options = options_of(command);
   if (!options) return exit_code_of(options.error(), kName);
-  const Result<OpenRanks> open = open_as(command.ranks);
-  if (!open) return exit_code_of(open.error(), kName);
-  Result<ResultOutput> output = open_result(command.result);
-  if (!output) return exit_code_of(output.error(), kName);
-  const Result<ScenarioReport> report = run_overhead(*open, *options);
-  if (!report) return exit_code_of(report.error(), kName);
-  if (report->is_rank_0) {
-    const Status written =
-        output->write(overhead_text(*report), [&report] { return scenario_json(*report); });
-    if (!written) return exit_code_of(written, kName);
-  }
-  return report->holds() ? ExitCode::ok : ExitCode::answer_is_no;
+  return run_and_print(command.ranks, command.result, kName, overhead_text,
+                       [&](const OpenRanks& open) { return run_overhead(open, *options); });
 }
 
 constexpr const char* kCommBenchFooter = R"(

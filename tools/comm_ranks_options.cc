@@ -29,24 +29,36 @@ void add_ranks_options(CLI::App& command, RanksCommand& ranks) {
       ->type_name("N");
 }
 
-Result<OpenRanks> open_as(const RanksCommand& command) {
+namespace {
+
+// Throws what cuda_ranks() throws.
+OpenRanks open_as(const RanksCommand& command) {
   bool cuda = command.device == "cuda";
   if (command.device == "auto") {
     // A launcher starts ranks that have GPUs: one without is told so.
-    const Result<Launch> launch = find_launch(process_environment());
-    if (!launch) return launch.error();
+    const Launch launch = need(find_launch(process_environment()));
     const Result<int> gpus = CudaDevice::count();
-    cuda = !launch->launcher.empty() || (gpus && *gpus > 0);
+    cuda = !launch.launcher.empty() || (gpus && *gpus > 0);
   }
-  if (cuda) {
-    return cuda_ranks(process_environment(), command.ranks.value_or(0));
-  }
-  return OpenRanks([count = command.ranks.value_or(2)](const RanksOptions& options) {
+  if (cuda) return cuda_ranks(process_environment(), command.ranks.value_or(0));
+  return [count = command.ranks.value_or(2)](const RanksOptions& options) {
     SimRanksOptions sim;
     sim.ranks = count;
     return open_sim_ranks(sim, options);
-  });
+  };
 }
+
+// The files of the result, before anything is measured. Where a launcher made several processes,
+// rank 0's alone writes. Errors: those of check_names() and OutputFile::open().
+Result<ResultOutput> open_result(const ResultOptions& options) {
+  if (Status allowed = check_names(named_nccl_library(), named_outputs(options)); !allowed) {
+    return std::move(allowed).error();
+  }
+  const Result<Launch> launch = find_launch(process_environment());
+  return ResultOutput::open(options, !launch || launch->rank == 0);
+}
+
+}  // namespace
 
 std::vector<NamedFile> named_nccl_library() {
   const Environment environment = process_environment();
@@ -56,12 +68,18 @@ std::vector<NamedFile> named_nccl_library() {
   return {{"WEIR_NCCL_LIBRARY", *path}};
 }
 
-Result<ResultOutput> open_result(const ResultOptions& options) {
-  if (Status allowed = check_names(named_nccl_library(), named_outputs(options)); !allowed) {
-    return std::move(allowed).error();
+ExitCode run_and_print(const RanksCommand& ranks, const ResultOptions& result,
+                       const std::string& name, std::string (*text)(const ScenarioReport&),
+                       const std::function<ScenarioReport(const OpenRanks&)>& run) {
+  try {
+    const OpenRanks open = open_as(ranks);
+    ResultOutput output = need(open_result(result));
+    const ScenarioReport report = run(open);
+    if (report.is_rank_0) need(output.write(text(report), [&] { return scenario_json(report); }));
+    return report.holds() ? ExitCode::ok : ExitCode::answer_is_no;
+  } catch (const Exception& error) {
+    return exit_code_of(Error(error.code(), error.what()), name);
   }
-  const Result<Launch> launch = find_launch(process_environment());
-  return ResultOutput::open(options, !launch || launch->rank == 0);
 }
 
 }  // namespace weir

@@ -2,11 +2,12 @@
 // What the commands of `weir comm` have in common; ranks: `bench` and `scenario`.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/ranks.h"
+#include "comm/scenario.h"
 #include "command.h"
 #include "grammar.h"
 
@@ -17,14 +18,13 @@ struct RanksCommand {
   std::optional<int> ranks;
 };
 void add_ranks_options(CLI::App& command, RanksCommand& ranks);
-// Errors: invalid_argument; those of cuda_ranks().
-Result<OpenRanks> open_as(const RanksCommand& command);
-
 // The NCCL that WEIR_NCCL_LIBRARY names, which no output may replace; empty: it names none.
 std::vector<NamedFile> named_nccl_library();
 
-// Opens the files of the result, before anything is measured. Where a launcher made several
-// processes, rank 0's alone writes. Errors: those of check_names() and OutputFile::open().
-Result<ResultOutput> open_result(const ResultOptions& options);
+// Runs a benchmark or scenario on these ranks, and prints its report, in rank 0's process alone.
+// The files of the result are opened before anything is measured.
+ExitCode run_and_print(const RanksCommand& ranks, const ResultOptions& result,
+                       const std::string& name, std::string (*text)(const ScenarioReport&),
+                       const std::function<ScenarioReport(const OpenRanks&)>& run);
 
 }  // namespace weir

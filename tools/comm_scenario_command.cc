@@ -18,7 +18,7 @@ namespace {
 
 struct Scenario {
   std::string_view letter, name;
-  Result<ScenarioReport> (*run)(const OpenRanks& open);
+  ScenarioReport (*run)(const OpenRanks& open);
 };
 
 constexpr std::array<Scenario, 4> kScenarios = {
@@ -56,24 +56,10 @@ std::vector<std::string> names() {
 }
 
 ExitCode run(const ScenarioCommand& command) {
-  const std::string name = "comm scenario " + command.name;
-  Result<ResultOutput> output = open_result(command.result);
-  if (!output) return exit_code_of(output.error(), name);
-  const auto run_named = [&]() -> Result<ScenarioReport> {
-    const Result<OpenRanks> open = open_as(command.ranks);
-    if (!open) return open.error();
-    std::size_t which = 0;
-    while (kScenarios[which].name != command.name) ++which;  // one_of() allows no other name
-    return kScenarios[which].run(*open);
-  };
-  const Result<ScenarioReport> report = run_named();
-  if (!report) return exit_code_of(report.error(), name);
-  if (report->is_rank_0) {
-    const Status written =
-        output->write(scenario_text(*report), [&report] { return scenario_json(*report); });
-    if (!written) return exit_code_of(written, name);
-  }
-  return report->holds() ? ExitCode::ok : ExitCode::answer_is_no;
+  std::size_t which = 0;
+  while (kScenarios[which].name != command.name) ++which;  // one_of() allows no other name
+  return run_and_print(command.ranks, command.result, "comm scenario " + command.name,
+                       scenario_text, kScenarios[which].run);
 }
 
 constexpr const char* kCommScenarioFooter = R"(

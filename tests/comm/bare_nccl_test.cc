@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `weir comm bench --compare` compares with: calls of the library's own functions. Here they
 // are functions of this file, which note what they are asked for.
-#include "comm/bare_nccl.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "comm/nccl/loaded_nccl.h"
+#include "comm/overhead.h"
 
 namespace weir {
 namespace {

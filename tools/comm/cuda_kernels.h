@@ -17,11 +17,11 @@ struct KernelRates {
   unsigned blocks = 0;      // that the GPU runs at once
   unsigned multiprocessors = 0;
 };
-// The host waits, some 50 ms. No capture goes on. Errors: device.
-Result<KernelRates> measure_kernels(int ordinal);
+// The host waits, some 50 ms. No capture goes on. Throws: device.
+KernelRates measure_kernels(int ordinal);
 
-// `device` lives longer. Waiting for a stream ends with an error after `timeout`. Errors: device.
-Result<std::unique_ptr<Kernels>> open_cuda_kernels(CudaDevice& device, const KernelRates& rates,
-                                                   int rank, int ranks, Nanoseconds timeout);
+// `device` lives longer. Throws: device.
+std::unique_ptr<Kernels> open_cuda_kernels(CudaDevice& device, const KernelRates& rates, int rank,
+                                           int ranks);
 
 }  // namespace weir

@@ -4,10 +4,9 @@
 
 namespace weir {
 
-Result<OpenRanks> cuda_ranks(const Environment& environment, int /*ranks*/) {
-  const Result<Launch> launch = find_launch(environment);
-  if (!launch) return launch.error();
-  return Error(
+OpenRanks cuda_ranks(const Environment& environment, int /*ranks*/) {
+  (void)need(find_launch(environment));
+  throw Exception(
       ErrorCode::unavailable,
       "this build has no kernels for GPUs: install the CUDA toolkit with its compiler, and "
       "configure again; or use --device sim");

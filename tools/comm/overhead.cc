@@ -8,9 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/bare_nccl.h"
-#include "comm/block.h"
 #include "replay/units.h"
+#ifdef WEIR_HAVE_NCCL
+#include "comm/nccl/loaded_nccl.h"
+#endif
 
 namespace weir {
 namespace {
@@ -42,113 +43,95 @@ class OverheadOfRank {
         where_(options.overlap ? overlapped(rank.compute) : rank.compute) {}
 
   // Parts, where the operation has them, are whole multiples of 16 bytes.
-  Result<Row> measure(OperationKind kind, void* send, void* receive, Bytes size) {
+  Row measure(OperationKind kind, void* send, void* receive, Bytes size) {
     operation_ = {.kind = kind, .send = send, .receive = receive, .count = size.count / 4};
     if (operation_.has_parts()) {
       operation_.count = operation_.count / static_cast<std::uint64_t>(rank_.ranks) / 4 * 4;
       size = Bytes{operation_.count * 4} * static_cast<std::uint64_t>(rank_.ranks);
     }
-    Row row{.kind = kind, .size = size, .wrong = {}};
-    if (Status checked = check(row); !checked) return std::move(checked).error();
-    GraphPool pool(rank_.heap);
+    Row row{.kind = kind, .size = size, .wrong = count_wrong()};
+    GraphPool pool(*rank_.heap);
     Graph graphs[2];  // by Path
     for (const Path path : kPaths) {
       if (!options_.captured) break;
-      Result<Graph> captured =
-          capture_graph(rank_, pool, CaptureMode::thread_local_, [&] { return queue(path); });
-      if (!captured) return std::move(captured).error();
-      graphs[path] = *std::move(captured);
+      graphs[path] = capture_graph(rank_, pool, CaptureMode::thread_local_, [&] { queue(path); });
     }
     if (options_.captured) last_ = Work();
     const auto run = [&](Path path) {
       if (!options_.captured) return queue(path);
-      return path == Path::weir
-                 ? rank_.comm.launch(graphs[path], rank_.compute)
-                 : rank_.device.launch_graph(graphs[path].executable(), rank_.compute);
+      need(path == Path::weir
+               ? rank_.comm->launch(graphs[path], rank_.compute)
+               : rank_.device->launch_graph(graphs[path].executable(), rank_.compute));
     };
-    if (Status warm = warm_up(run); !warm) return std::move(warm).error();
-    if (Status done = take_turns(run, row); !done) return std::move(done).error();
+    warm_up(run);
+    take_turns(run, row);
     return row;
   }
 
  private:
-  // One operation through Weir, and whether its result is right.
-  Status check(Row& row) {
-    if (Status filled = rank_.kernels.fill(rank_.compute, {&operation_, 1}, 1); !filled)
-      return filled;
-    Result<Work> work = rank_.comm.run(operation_, where_);
-    if (!work) return std::move(work).error();
-    last_ = *std::move(work);
-    if (Status done = complete(); !done) return done;
-    const auto wrong = rank_.kernels.count_wrong(rank_.compute, {&operation_, 1}, 1);
-    if (!wrong) return wrong.error();
-    const auto all = rank_.gather(static_cast<double>(wrong->value_or(0)));
-    if (!all) return all.error();
-    if (*wrong)
-      row.wrong = static_cast<std::uint64_t>(std::accumulate(all->begin(), all->end(), 0.));
-    return {};
+  double mean(double mine) {
+    const std::vector<double> all = rank_.gather(mine);
+    return std::accumulate(all.begin(), all.end(), 0.) / rank_.ranks;
+  }
+
+  // Of one operation through Weir, on all ranks.
+  std::optional<std::uint64_t> count_wrong() {
+    rank_.kernels->fill(rank_.compute, {&operation_, 1}, 1);
+    last_ = need(rank_.comm->run(operation_, where_));
+    complete();
+    const auto wrong = rank_.kernels->count_wrong(rank_.compute, {&operation_, 1}, 1);
+    const auto all = rank_.gather(wrong.value_or(0));
+    if (!wrong) return {};
+    return std::accumulate(all.begin(), all.end(), std::uint64_t{0});
   }
 
   // Until the GPU has left its idle clocks.
   template <class Run>
-  Status warm_up(const Run& run) {
-    const Nanoseconds begin = rank_.kernels.now();
-    while (true) {
+  void warm_up(const Run& run) {
+    const Nanoseconds begin = rank_.kernels->now();
+    do {
       for (const Path path : kPaths) {
-        if (Status ran = run(path); !ran) return ran;
-        if (Status done = complete(); !done) return done;
+        run(path);
+        complete();
       }
-      const auto all = rank_.gather(seconds(rank_.kernels.now() - begin));
-      if (!all) return all.error();
-      if (all->front() >= seconds(rank_.kernels.warm_up_time())) return {};
-    }
+    } while (rank_.gather(rank_.kernels->now() - begin).front() < rank_.kernels->warm_up_time());
   }
 
   // In rounds of few operations, so that the host never waits for room in the GPU's queue. Medians;
   // each path is first in every second pair of rounds.
   template <class Run>
-  Status take_turns(const Run& run, Row& row) {
+  void take_turns(const Run& run, Row& row) {
     std::vector<double> times[2], hosts[2];
     for (int i = 0; i < 2 * options_.rounds; ++i) {
       const Path path = kPaths[static_cast<std::size_t>((i + i / 2) % 2)];
-      if (auto all = rank_.gather(0); !all) return all.error();
-      const Nanoseconds begin = rank_.kernels.now();
-      if (Status queued = run(path); !queued) return queued;
-      const Nanoseconds queued = rank_.kernels.now();
-      if (Status done = complete(); !done) return done;
+      (void)rank_.gather(0);
+      const Nanoseconds begin = rank_.kernels->now();
+      run(path);
+      const Nanoseconds queued = rank_.kernels->now();
+      complete();
       hosts[path].push_back(seconds(queued - begin) / options_.operations_a_round);
-      times[path].push_back(seconds(rank_.kernels.now() - begin) / options_.operations_a_round);
+      times[path].push_back(seconds(rank_.kernels->now() - begin) / options_.operations_a_round);
     }
     for (const Path path : kPaths) {
-      for (const auto& [mean, mine] : {std::pair{&row.time[path], median(times[path])},
-                                       std::pair{&row.host[path], median(hosts[path])}}) {
-        const auto all = rank_.gather(mine);
-        if (!all) return all.error();
-        *mean = std::accumulate(all->begin(), all->end(), 0.) / static_cast<double>(all->size());
-      }
+      row.time[path] = mean(median(times[path]));
+      row.host[path] = mean(median(hosts[path]));
     }
-    return {};
   }
 
   // The operations of a round.
-  Status queue(Path path) {
+  void queue(Path path) {
     if (path == Path::bare) {
-      return queue_bare(rank_.nccl, rank_.raw, operation_, options_.operations_a_round,
-                        rank_.compute);
+      return need(queue_bare(*rank_.nccl, rank_.raw, operation_, options_.operations_a_round,
+                             rank_.compute));
     }
     for (int i = 0; i < options_.operations_a_round; ++i) {
-      Result<Work> work = rank_.comm.run(operation_, where_);
-      if (!work) return std::move(work).error();
-      last_ = *std::move(work);
+      last_ = need(rank_.comm->run(operation_, where_));
     }
-    return {};
   }
-  Status complete() {
+  void complete() {
     const Work last = std::exchange(last_, {});
-    if (!last.captured()) {
-      if (Status waits = last.wait(rank_.compute); !waits) return waits;
-    }
-    return rank_.kernels.finish(rank_.compute);
+    if (!last.captured()) need(last.wait(rank_.compute));
+    rank_.kernels->finish(rank_.compute);
   }
 
   BenchRank& rank_;
@@ -191,12 +174,30 @@ double bus_bandwidth(OperationKind kind, Bytes size, double seconds, int ranks) 
   return seconds > 0 ? bytes / 1e9 / seconds * (ranks - 1) / ranks : 0;
 }
 
-Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions& options) {
+Status queue_bare(Nccl& nccl, CommHandle comm, const Operation& operation, int times,
+                  Stream stream) {
+#ifdef WEIR_HAVE_NCCL
+  if (const NcclLibrary* const library = library_of(nccl)) {
+    auto* const on = static_cast<CUstream>(stream.handle);
+    ncclResult_t result = ncclSuccess;
+    for (int i = 0; i < times && result == ncclSuccess; ++i) {
+      result = library->call(operation, comm_of(comm), on);
+    }
+    return library->check("bare NCCL", result, comm_of(comm));
+  }
+#endif
+  Status queued;
+  for (int i = 0; i < times && queued; ++i) queued = nccl.enqueue(comm, {&operation, 1}, stream);
+  return queued;
+}
+
+ScenarioReport run_overhead(const OpenRanks& open, const OverheadOptions& options) {
   if (options.least > options.most || options.least == 0_B || options.factor < 2) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("--minbytes {} --maxbytes {} --stepfactor {}: sizes begin at one byte "
-                             "or more, grow by 2 or more, and end at the last",
-                             options.least.count, options.most.count, options.factor));
+    throw Exception(
+        ErrorCode::invalid_argument,
+        fmt::format("--minbytes {} --maxbytes {} --stepfactor {}: sizes begin at one byte or more, "
+                    "grow by 2 or more, and end at the last",
+                    options.least.count, options.most.count, options.factor));
   }
   ScenarioReport report{.name = "bench", .title = "what Weir adds to NCCL"};
   ScenarioTable table{
@@ -211,26 +212,19 @@ Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions
   std::uint64_t wrong = 0;
   RanksOptions wanted;
   wanted.raw = true;
-  const Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
-    Result<Block> send = Block::allocate(rank.heap, options.most, rank.compute);
-    if (!send) return std::move(send).error();
-    Result<Block> receive = Block::allocate(rank.heap, options.most, rank.compute);
-    if (!receive) return std::move(receive).error();
+  need(report.run(open, wanted, [&](BenchRank& rank) {
+    const Block send = allocate(*rank.heap, options.most, rank.compute);
+    const Block receive = allocate(*rank.heap, options.most, rank.compute);
     OverheadOfRank overhead(rank, options);
     for (const OperationKind kind : options.kinds) {
       for (const Bytes size : sizes_of(options)) {
-        const Result<Row> row = overhead.measure(kind, send->get(), receive->get(), size);
-        if (!row) return row.error();
+        const Row row = overhead.measure(kind, send.get(), receive.get(), size);
         if (rank.rank != 0) continue;
-        table.rows.push_back(cells_of(*row, rank.ranks));
-        wrong += row->wrong.value_or(0);
+        table.rows.push_back(cells_of(row, rank.ranks));
+        wrong += row.wrong.value_or(0);
       }
     }
-    Status freed = send->free();
-    return freed ? receive->free() : std::move(freed);
-  });
-  if (!ran) return ran.error();
-  if (!*ran) return ran->error();
+  }));
   report.tables.push_back(std::move(table));
   report.aims.push_back(
       {"elements that are wrong", "", Bound::exactly, 0, static_cast<double>(wrong)});

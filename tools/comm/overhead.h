@@ -26,8 +26,16 @@ std::vector<Bytes> sizes_of(const OverheadOptions& options);
 // 10^9 bytes a second that a link carries, as nccl-tests defines it. `size`: of the larger buffer.
 double bus_bandwidth(OperationKind kind, Bytes size, double seconds, int ranks);
 
-// Errors: invalid_argument (sizes that never grow); those of `open`, and what fails while it runs.
-Result<ScenarioReport> run_overhead(const OpenRanks& open, const OverheadOptions& options);
+// Queues the operation so many times on NCCL as a program without Weir calls it: by the pointers of
+// the loaded library, with no virtual call, exchange of the thread's capture mode, or lock between.
+// (On simulated ranks there is no library: it calls `nccl`.) The GPU of `comm` is the thread's
+// current one. Errors: device.
+Status queue_bare(Nccl& nccl, CommHandle comm, const Operation& operation, int times,
+                  Stream stream);
+
+// Throws: invalid_argument (sizes that never grow); what `open` throws, and what fails while it
+// runs.
+ScenarioReport run_overhead(const OpenRanks& open, const OverheadOptions& options);
 std::string overhead_text(const ScenarioReport& report);
 
 }  // namespace weir

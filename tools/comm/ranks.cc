@@ -1,115 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/ranks.h"
 
-#include <chrono>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
 #include <thread>
-#include <utility>
 
 namespace weir {
+namespace {
 
-Result<Ranks::Ids> Ranks::make_ids(Nccl& nccl) {
-  Ids ids;
-  for (UniqueId& id : ids) {
-    const Result<UniqueId> made = nccl.unique_id();
-    if (!made) return made.error();
-    id = *made;
+void connect(BenchRank& rank, const RanksOptions& options, const CommunicatorOptions& settings) {
+  std::array<UniqueId, 2> ids;
+  for (UniqueId& id : ids) id = rank.rank == 0 ? need(rank.nccl->unique_id()) : UniqueId{};
+  ids = rank.gather(ids).front();
+  rank.comm = need(Communicator::create({*rank.nccl, *rank.device, *rank.heap}, ids[0], rank.ranks,
+                                        rank.rank, settings));
+  if (options.raw) {
+    rank.raw = need(rank.nccl->init(ids[1], rank.ranks, rank.rank, {.name = "raw"}));
   }
-  return ids;
+  if (options.prepare) need(rank.comm->prepare());
 }
 
-Status Ranks::connect(const Ids& ids, const CommunicatorOptions& settings,
-                      const RanksOptions& options) {
-  return in_threads([&](LocalRank& local) -> Status {
-    Result<Communicator> made = Communicator::create({*local.nccl, *local.device, *local.heap},
-                                                     ids[0], all_, local.rank, settings);
-    if (!made) return std::move(made).error();
-    local.comm = *std::move(made);
-    if (options.raw) {
-      Result<CommHandle> handle = local.nccl->init(ids[1], all_, local.rank, {.name = "raw"});
-      if (!handle) return std::move(handle).error();
-      local.raw = *handle;
-    }
-    return options.prepare ? local.comm->prepare() : Status();
-  });
-}
-
-Status Ranks::on_all(const std::function<Status(BenchRank&)>& work) {
-  return in_threads([&](LocalRank& local) {
-    BenchRank given{.rank = local.rank,
-                    .ranks = all_,
-                    .nccl = *local.nccl,
-                    .device = *local.device,
-                    .heap = *local.heap,
-                    .comm = *local.comm,
-                    .raw = local.raw,
-                    .kernels = *local.kernels,
-                    .compute = local.compute,
-                    .gather = [this, &local](double mine) { return gather(local, mine); }};
-    return work(given);
-  });
-}
-
-// Where the threads wait for one another.
-Result<std::vector<double>> Ranks::gather(LocalRank& rank, double mine) {
-  std::unique_lock lock(mutex_);
-  sent_[static_cast<std::size_t>(rank.rank)] = mine;
-  const std::uint64_t round = round_;
-  if (++here_ == all_) {
-    gathered_ = sent_;
-    here_ = 0;
-    ++round_;
-    arrived_.notify_all();
-    return gathered_;
-  }
-  arrived_.wait_for(lock, std::chrono::nanoseconds(host_timeout_.count),
-                    [&] { return round_ != round || failed_; });
-  if (round_ != round) return gathered_;
-  return Error(ErrorCode::device,
-               failed_ ? "another rank has failed" : "another rank did not come in time");
-}
-
-std::vector<std::string> Ranks::close() {
-  std::vector<std::string> wrong;
-  const Status closed = in_threads([](LocalRank& local) -> Status {
-    Status ended = local.comm ? local.comm->close() : Status();
-    if (local.raw.value != 0) (void)local.nccl->destroy(local.raw);
-    return ended;
-  });
-  if (!closed) wrong.push_back(closed.error().message());
-  for (const LocalRank& local : locals_) {
-    for (const std::string& found : inspect(local)) {
-      wrong.push_back("rank " + std::to_string(local.rank) + ": " + found);
-    }
-  }
-  locals_.clear();
-  return wrong;
-}
-
-std::vector<std::string> Ranks::inspect(const LocalRank& rank) const {
+// What is wrong with a rank whose communicators are closed.
+std::vector<std::string> inspect(const BenchRank& rank) {
   std::vector<std::string> wrong = rank.heap->validate();
   if (const auto left = rank.heap->statistics().live_blocks.current; left > 0) {
-    wrong.push_back(std::to_string(left) + " blocks are left");
+    wrong.push_back(fmt::format("{} blocks are left", left));
+  }
+  const auto* const device = dynamic_cast<const SimDevice*>(rank.device.get());
+  if (device != nullptr && device->race_count() > 0) {
+    wrong.push_back(fmt::format("{} races, the first: {}", device->race_count(),
+                                device->races().front().describe()));
   }
   return wrong;
 }
 
+// Tells the other ranks that this one has failed, unless some rank was told to have failed already.
+void tell_failure(BenchRank& rank) {
+  if (rank.knows_of_failure) return;
+  try {
+    (void)rank.gather(0, /*failed=*/true);
+  } catch (const Exception&) {  // as on every rank
+  }
+}
+
+}  // namespace
+
 // The first error by time: others may have failed because that rank had.
-Status Ranks::in_threads(const std::function<Status(LocalRank&)>& work) {
-  std::optional<Error> first;
+Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank&)>& work,
+                  const std::function<void(BenchRank&)>& after_failure) {
+  std::mutex mutex;
+  std::optional<Error> first, other;
   std::vector<std::thread> threads;
-  for (LocalRank& local : locals_) {
-    threads.emplace_back([this, &work, &first, &local] {
-      const Status ended = work(local);
-      if (ended) return;
-      const std::lock_guard lock(mutex_);
-      const std::string rank = "rank " + std::to_string(local.rank) + ": ";
-      if (!first) first = Error(ended.error().code(), rank + ended.error().message());
-      failed_ = true;
-      arrived_.notify_all();
+  for (BenchRank& rank : ranks) {
+    threads.emplace_back([&] {
+      try {
+        work(rank);
+      } catch (const Exception& error) {
+        std::unique_lock lock(mutex);
+        std::optional<Error>& place = dynamic_cast<const AnotherFailed*>(&error) ? other : first;
+        if (!place)
+          place = Error(error.code(), fmt::format("rank {}: {}", rank.rank, error.what()));
+        lock.unlock();
+        if (after_failure) after_failure(rank);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (!first) first = other;
   return first ? Status(*first) : Status();
+}
+
+Ranks::Ranks(std::string description, std::vector<BenchRank> ranks, const RanksOptions& options,
+             const CommunicatorOptions& settings, std::shared_ptr<void> owner,
+             const SimWorld* world)
+    : description_(std::move(description)),
+      owner_(std::move(owner)),
+      world_(world),
+      ranks_(std::move(ranks)),
+      has_rank_0_(ranks_.front().rank == 0) {
+  need(in_threads(ranks_, [&](BenchRank& rank) {
+    rank.heap = std::make_unique<DeviceHeap>(*rank.device, options.heap);
+    connect(rank, options, settings);
+  }));
+}
+
+Status Ranks::on_all(const std::function<void(BenchRank&)>& work) {
+  return in_threads(
+      ranks_,
+      [&](BenchRank& rank) {
+        work(rank);
+        (void)rank.gather(0);  // none has failed
+      },
+      tell_failure);
+}
+
+std::vector<std::string> Ranks::close() {
+  std::mutex mutex;
+  std::vector<std::string> wrong;
+  if (world_ != nullptr && !ranks_.empty()) wrong = world_->mismatches();
+  std::size_t found = wrong.size();
+  const Status closed = in_threads(ranks_, [&](BenchRank& rank) {
+    std::vector<std::string> mine;
+    const Status ended = rank.comm ? rank.comm->close() : Status();
+    if (!ended) mine.push_back(ended.error().message());
+    if (rank.raw.value != 0) (void)rank.nccl->destroy(rank.raw);
+    for (std::string& one : inspect(rank)) mine.push_back(std::move(one));
+    const auto all = rank.knows_of_failure ? std::vector{mine.size()} : rank.gather(mine.size());
+    const std::lock_guard lock(mutex);
+    for (const std::size_t count : all) found += count;
+    for (std::string& one : mine) wrong.push_back(fmt::format("rank {}: {}", rank.rank, one));
+  });
+  if (!closed) wrong.push_back(closed.error().message());
+  if (wrong.empty() && found > 0)
+    wrong.emplace_back("another rank found what is wrong, and says so");
+  ranks_.clear();
+  return wrong;
 }
 
 }  // namespace weir

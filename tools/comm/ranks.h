@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `weir comm bench` and `weir comm scenario` run on: the ranks of this process, each with a
-// device, a heap, a communicator, and what a program does on a GPU besides communication.
+// device, a heap, a communicator, and what a program does on a GPU besides communication. They are
+// threads on simulated devices or on GPUs, or one process of a launch.
 //
-// Two implementations ship: threads of this process on simulated devices, and on GPUs threads or
-// the processes of a launch.
+// The programs of ranks end with their first error: what fails throws weir::Exception, which
+// Ranks::on_all() turns into a Status.
 #pragma once
 
-#include <array>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "weir/allocator.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/launch.h"
 #include "weir/comm/sim_nccl.h"
@@ -27,11 +29,33 @@
 
 namespace weir {
 
+// In BenchRank::gather().
+struct AnotherFailed final : Exception {
+  AnotherFailed() : Exception(ErrorCode::device, "another rank has failed") {}
+};
+
+// The value, or an exception.
+inline void need(const Status& status) {
+  if (!status) throw Exception(status.error().code(), status.error().message());
+}
+template <class Value>
+Value need(Result<Value> result) {
+  if (!result) throw Exception(result.error().code(), result.error().message());
+  return *std::move(result);
+}
+
 // Memory that work uses.
 struct UsedMemory {
   void* pointer = nullptr;
   Bytes bytes;
 };
+
+// A block of a device heap, which goes back with the last copy.
+using Block = std::shared_ptr<void>;
+inline Block allocate(DeviceHeap& heap, Bytes bytes, Stream stream) {
+  return {need(heap.allocate(bytes, stream)),
+          [&heap](void* block) { (void)heap.deallocate(block); }};
+}
 
 // What needs a GPU's kernels. Of one rank; its thread alone calls.
 class Kernels {
@@ -39,47 +63,43 @@ class Kernels {
   virtual ~Kernels() = default;
 
   // A stream for the program's own work; it lives as long as the ranks.
-  virtual Result<Stream> new_stream() = 0;
+  virtual Stream new_stream() = 0;
   // Queues work that reads and writes these and takes `duration`. In a capture: a node.
-  virtual Status work(Stream stream, std::span<const UsedMemory> reads,
-                      std::span<const UsedMemory> writes, Nanoseconds duration) = 0;
+  virtual void work(Stream stream, std::span<const UsedMemory> reads,
+                    std::span<const UsedMemory> writes, Nanoseconds duration) = 0;
   // Queues work that fills what `operations`, sums and moves of float32, read with data that `seed`
   // and the rank decide, and what they write with something else.
-  virtual Status fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) = 0;
+  virtual void fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) = 0;
   // How many elements that `operations` wrote are not what they should be after fill() with that
   // seed; the host waits. Nothing: this device moves no data, and nobody looked.
-  virtual Result<std::optional<std::uint64_t>> count_wrong(Stream stream,
-                                                           std::span<const Operation> operations,
-                                                           std::uint64_t seed) = 0;
-  // Runs the graph in `orders` random orders that its edges allow, and counts the reads that saw
-  // another write than in the order of capture. Nothing: the device runs it as it likes.
-  virtual std::optional<std::uint64_t> wrong_reads(const Graph& graph, std::uint64_t orders) = 0;
-  // The host waits for the stream. Errors: device (it took longer than an operation may).
-  virtual Status finish(Stream stream) = 0;
+  virtual std::optional<std::uint64_t> count_wrong(Stream stream,
+                                                   std::span<const Operation> operations,
+                                                   std::uint64_t seed) = 0;
+  // The host waits for the stream. Throws if that takes longer than an operation may.
+  virtual void finish(Stream stream) = 0;
   // How long operations have to run before they are as fast as they get.
   virtual Nanoseconds warm_up_time() const { return {}; }
   // The host's clock.
   virtual Nanoseconds now() const = 0;
 };
 
-// Of Kernels::finish().
-inline Error late(Stream stream, Nanoseconds timeout) {
-  return {ErrorCode::device, "work on stream " + std::to_string(stream.id) + " has not ended in " +
-                                 std::to_string(timeout.count / 1'000'000) + " ms"};
-}
-
+// A rank of this process, with all that it owns; what comes later uses what comes before.
 struct BenchRank {
   int rank = 0, ranks = 1;
-  Nccl& nccl;
-  Device& device;
-  DeviceHeap& heap;
-  Communicator& comm;
-  CommHandle raw;  // another communicator of the same ranks, for NCCL alone
-  Kernels& kernels;
+  Nccl* nccl = nullptr;
+  CommHandle job;  // of all ranks, for gather() alone
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Kernels> kernels;
   Stream compute;
+  std::unique_ptr<DeviceHeap> heap = {};
+  std::optional<Communicator> comm = {};
+  CommHandle raw = {};            // another communicator of the same ranks, for NCCL alone
+  bool knows_of_failure = false;  // of another rank, or of gather() itself
+
   // Every rank's `mine`, in order of rank; the host waits for them, so it is a barrier as well.
-  // Errors: device (a rank failed, or did not come in time).
-  std::function<Result<std::vector<double>>(double mine)> gather;
+  // Throws if a rank failed, or does not come in time. `failed`: this one.
+  template <class Value>
+  std::vector<Value> gather(const Value& mine, bool failed = false);
 };
 
 // What is asked of the ranks.
@@ -90,89 +110,85 @@ struct RanksOptions {
   HeapOptions heap;
 };
 
-// A rank of this process, with all that it owns; what comes later uses what comes before.
-struct LocalRank {
-  int rank = 0;
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Kernels> kernels;
-  Stream compute;
-  std::unique_ptr<Nccl> nccl;
-  std::unique_ptr<DeviceHeap> heap;
-  std::optional<Communicator> comm;
-  CommHandle raw;
-};
-
 class Ranks {
  public:
-  virtual ~Ranks() = default;
+  // Connects the ranks. `owner` of what they refer to; `world`: of simulated ones.
+  Ranks(std::string description, std::vector<BenchRank> ranks, const RanksOptions& options,
+        const CommunicatorOptions& settings, std::shared_ptr<void> owner,
+        const SimWorld* world = nullptr);
+  ~Ranks() { (void)close(); }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
 
-  int ranks() const { return all_; }  // in all, those of other processes too
-  bool has_rank_0() const { return !locals_.empty() && locals_.front().rank == 0; }  // it prints
-  virtual std::string describe() const = 0;  // "2 ranks: threads of this process on ..."
-  // For each rank of this process, in a thread of its own. The first error, with its rank.
-  virtual Status on_all(const std::function<Status(BenchRank&)>& work);
+  const std::string& describe() const { return description_; }  // "2 ranks: threads of ..."
+  bool has_rank_0() const { return has_rank_0_; }               // it prints
+  // For each rank of this process, in a thread of its own. The first error, with its rank; where
+  // another process's rank failed, an error too.
+  Status on_all(const std::function<void(BenchRank&)>& work);
   // Ends everything. What was wrong with what ran, in words (races, ranks that disagreed, memory
   // that is left); none: nothing was found. Call it once, last.
-  virtual std::vector<std::string> close();
-
- protected:
-  // Of `all` ranks; threads that wait for one another do so for `host_timeout`.
-  Ranks(int all, Nanoseconds host_timeout)
-      : all_(all), host_timeout_(host_timeout), sent_(static_cast<std::size_t>(all)) {}
-
-  void add(LocalRank rank) { locals_.push_back(std::move(rank)); }
-  // Ids of the communicators, and of those for NCCL alone.
-  using Ids = std::array<UniqueId, 2>;
-  static Result<Ids> make_ids(Nccl& nccl);
-  Status connect(const Ids& ids, const CommunicatorOptions& settings, const RanksOptions& options);
-  // BenchRank::gather.
-  virtual Result<std::vector<double>> gather(LocalRank& rank, double mine);
-  // What is wrong with a rank whose communicators are closed.
-  virtual std::vector<std::string> inspect(const LocalRank& rank) const;
+  std::vector<std::string> close();
 
  private:
-  Status in_threads(const std::function<Status(LocalRank&)>& work);
-
-  const int all_;
-  const Nanoseconds host_timeout_;
-  std::vector<LocalRank> locals_;
-
-  std::mutex mutex_;  // of what follows
-  std::condition_variable arrived_;
-  std::vector<double> sent_, gathered_;
-  int here_ = 0;
-  std::uint64_t round_ = 0;
-  bool failed_ = false;  // one of them: nobody waits for the others any more
+  const std::string description_;
+  const std::shared_ptr<void> owner_;
+  const SimWorld* const world_;
+  std::vector<BenchRank> ranks_;
+  const bool has_rank_0_;
 };
+
+// Calls `work` for each, in threads of their own, and waits for them. Returns the first error that
+// was thrown. `after_failure`: for ranks whose `work` threw, in their threads.
+Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank&)>& work,
+                  const std::function<void(BenchRank&)>& after_failure = {});
 
 // A graph of what `queue` queues on the rank's compute stream. Its memory is the pool's.
 template <class Queue>
-Result<Graph> capture_graph(BenchRank& rank, GraphPool& pool, CaptureMode mode, Queue&& queue) {
-  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
-  if (!capture) return std::move(capture).error();
-  if (Status queued = queue(); !queued) return std::move(queued).error();
-  return rank.comm.end_capture(*capture);
+Graph capture_graph(BenchRank& rank, GraphPool& pool, CaptureMode mode, Queue&& queue) {
+  CaptureScope capture = need(CaptureScope::begin(pool, rank.compute, mode));
+  queue();
+  return need(rank.comm->end_capture(capture));
 }
 
 // New ranks, with new communicators and heaps: scenarios ask for them once a case.
-using OpenRanks = std::function<Result<std::unique_ptr<Ranks>>(const RanksOptions&)>;
+using OpenRanks = std::function<std::unique_ptr<Ranks>(const RanksOptions&)>;
 
 struct SimRanksOptions {
   int ranks = 2;
-  SimWorldOptions world;
+  bool connects_at_once = true;
   Nanoseconds host_timeout{std::int64_t{10} * 1'000'000'000};  // with ranks that don't come
-  Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};      // of an operation
   // Called when the ranks are open, before they do anything: to make them fail.
   std::function<void(SimWorld&)> opened;
 };
-// Errors: invalid_argument; those of Communicator::create() and prepare().
-Result<std::unique_ptr<Ranks>> open_sim_ranks(const SimRanksOptions& sim,
-                                              const RanksOptions& options);
+// Throws: invalid_argument; the errors of Communicator::create() and prepare().
+std::unique_ptr<Ranks> open_sim_ranks(const SimRanksOptions& sim, const RanksOptions& options);
 
 // Ranks on real GPUs. Started by a launcher (find_launch()), this process is one of them; alone, it
 // has `ranks` threads, each with a GPU (0: one for each). What it opens may be opened again.
-// Errors: those of find_launch() and rendezvous(); invalid_argument (more ranks than GPUs);
+// Throws: the errors of find_launch() and rendezvous(); invalid_argument (more ranks than GPUs);
 // unavailable (no driver, no NCCL); device.
-Result<OpenRanks> cuda_ranks(const Environment& environment, int ranks);
+OpenRanks cuda_ranks(const Environment& environment, int ranks);
+
+template <class Value>
+std::vector<Value> BenchRank::gather(const Value& mine, bool failed) {
+  struct Message {
+    Value value;
+    bool failed;
+  };
+  const Message message{mine, failed};
+  constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
+  if (std::exchange(knows_of_failure, true)) throw AnotherFailed();
+  const auto all =
+      need(nccl->host_all_gather(job, std::as_bytes(std::span(&message, 1)), kTimeout));
+  std::vector<Value> values;
+  for (const std::vector<std::byte>& bytes : all) {
+    Message theirs;
+    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    if (theirs.failed) throw AnotherFailed();
+    values.push_back(theirs.value);
+  }
+  knows_of_failure = false;
+  return values;
+}
 
 }  // namespace weir

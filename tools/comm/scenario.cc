@@ -43,25 +43,23 @@ bool Aim::held() const {
          (bound == Bound::at_least && reached > aim);
 }
 
-Result<Status> ScenarioReport::run(const OpenRanks& open, const RanksOptions& wanted,
-                                   const std::function<Status(BenchRank&)>& work) {
-  Result<std::unique_ptr<Ranks>> ranks = open(wanted);
-  if (!ranks) return std::move(ranks).error();
-  device = (*ranks)->describe();
-  is_rank_0 = (*ranks)->has_rank_0();
-  Status ended = (*ranks)->on_all(work);
-  for (std::string& problem : (*ranks)->close()) problems.push_back(std::move(problem));
+Status ScenarioReport::run(const OpenRanks& open, const RanksOptions& wanted,
+                           const std::function<void(BenchRank&)>& work) {
+  const std::unique_ptr<Ranks> ranks = open(wanted);
+  device = ranks->describe();
+  is_rank_0 = ranks->has_rank_0();
+  Status ended = ranks->on_all(work);
+  for (std::string& problem : ranks->close()) problems.push_back(std::move(problem));
   return ended;
 }
 
-Result<std::string> ScenarioReport::run_case(const OpenRanks& open, const RanksOptions& wanted,
-                                             Aim& aim, const std::string& well,
-                                             const std::function<Status(BenchRank&)>& work) {
+std::string ScenarioReport::run_case(const OpenRanks& open, const RanksOptions& wanted, Aim& aim,
+                                     const std::string& well,
+                                     const std::function<void(BenchRank&)>& work) {
   const std::size_t before = problems.size();
-  const Result<Status> ended = run(open, wanted, work);
-  if (!ended) return ended.error();
+  const Status ended = run(open, wanted, work);
   aim.aim += 1;
-  if (!*ended) return ended->error().message();
+  if (!ended) return ended.error().message();
   if (problems.size() > before) return problems[before];
   aim.reached += 1;
   return well;

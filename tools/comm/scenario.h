@@ -44,15 +44,14 @@ struct ScenarioReport {
   // The process has rank 0, which alone has figures: of the others the problems count, no more.
   bool is_rank_0 = true;
 
-  // Runs `work` on new ranks. What they found wrong is a problem; what failed is returned. Errors:
-  // those of `open`.
-  Result<Status> run(const OpenRanks& open, const RanksOptions& wanted,
-                     const std::function<Status(BenchRank&)>& work);
+  // Runs `work` on new ranks. What they found wrong is a problem; what failed is returned. Throws
+  // what `open` throws.
+  Status run(const OpenRanks& open, const RanksOptions& wanted,
+             const std::function<void(BenchRank&)>& work);
   // The same, for one cell of a table: one case of `aim`, which counts those in which all was well.
   // Returns `well`, or what was not.
-  Result<std::string> run_case(const OpenRanks& open, const RanksOptions& wanted, Aim& aim,
-                               const std::string& well,
-                               const std::function<Status(BenchRank&)>& work);
+  std::string run_case(const OpenRanks& open, const RanksOptions& wanted, Aim& aim,
+                       const std::string& well, const std::function<void(BenchRank&)>& work);
   bool holds() const;
 };
 
@@ -83,11 +82,12 @@ struct BucketsOptions {
   int steps = 5;
 };
 
-// Errors: those of `open`; what fails in a case is a cell of its table, and a problem.
-Result<ScenarioReport> run_scenario_a(const OpenRanks& open);
-Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOptions& options);
-Result<ScenarioReport> run_scenario_d(const OpenRanks& open);
-Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOptions& options);
+// Throw what `open` throws, and what fails; what fails in a case is a cell of its table, and a
+// problem.
+ScenarioReport run_scenario_a(const OpenRanks& open);
+ScenarioReport run_scenario_c(const OpenRanks& open, const OverlapOptions& options);
+ScenarioReport run_scenario_d(const OpenRanks& open);
+ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& options);
 
 std::string table_text(const ScenarioTable& table);
 std::string scenario_text(const ScenarioReport& report);

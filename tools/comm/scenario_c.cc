@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/block.h"
 #include "comm/scenario.h"
 #include "replay/units.h"
 
@@ -36,47 +35,35 @@ struct Outcome {
 class OverlapOfRank {
  public:
   OverlapOfRank(BenchRank& rank, const OverlapOptions& options, Way way)
-      : rank_(rank), options_(options), way_(way) {}
-
-  Status begin() {
+      : rank_(rank), options_(options), way_(way) {
     const Bytes bytes{2 * options_.width * options_.width};
-    for (int layer = 0; layer < options_.layers; ++layer) {
-      if (Status had = allocate(weights_, bytes); !had) return had;
-    }
-    before_ = rank_.heap.statistics();
-    rank_.heap.reset_peaks();
-    if (Status had = allocate(input_, options_.output); !had) return had;
-    if (way_ == Way::host_sees) {
-      Result<Stream> stream = rank_.kernels.new_stream();
-      if (!stream) return std::move(stream).error();
-      comm_ = *stream;
-    }
-    return rank_.kernels.finish(rank_.compute);
+    for (int layer = 0; layer < options_.layers; ++layer) weights_.push_back(written(bytes));
+    before_ = rank_.heap->statistics();
+    rank_.heap->reset_peaks();
+    input_ = written(options_.output);
+    if (way_ == Way::host_sees) comm_ = rank_.kernels->new_stream();
+    rank_.kernels->finish(rank_.compute);
+  }
+  ~OverlapOfRank() {
+    for (const Kept& kept : kept_) (void)rank_.device->destroy_event(kept.done);
   }
 
   // The host does not wait from layer to layer, nor from step to step.
-  Result<Outcome> run(bool captured) {
-    GraphPool pool(rank_.heap);
+  Outcome run(bool captured) {
+    GraphPool pool(*rank_.heap);
     Graph graph;
-    if (captured) {
-      Result<Graph> made =
-          capture_graph(rank_, pool, CaptureMode::global, [this] { return step(); });
-      if (!made) return std::move(made).error();
-      graph = *std::move(made);
-    }
-    const Nanoseconds begin = rank_.kernels.now();
+    if (captured) graph = capture_graph(rank_, pool, CaptureMode::global, [this] { step(); });
+    const Nanoseconds begin = rank_.kernels->now();
     for (int number = 0; number < options_.steps; ++number) {
-      Status ran = captured ? rank_.comm.launch(graph, rank_.compute) : step();
-      if (!ran) return std::move(ran).error();
+      captured ? need(rank_.comm->launch(graph, rank_.compute)) : step();
     }
-    return end(begin);
-  }
-
-  Status finish() {
-    if (Status seen = free_seen(true); !seen) return seen;
-    weights_.clear();
-    input_.clear();
-    return {};
+    rank_.kernels->finish(rank_.compute);
+    const Nanoseconds took = rank_.kernels->now() - begin;
+    const Statistics after = rank_.heap->statistics();
+    return {{after.reserved_bytes.peak - before_.reserved_bytes.current},
+            {after.live_bytes.peak - before_.live_bytes.current},
+            {took.count / options_.steps},
+            std::move(picture_)};
   }
 
  private:
@@ -85,98 +72,65 @@ class OverlapOfRank {
     Block block;
   };
 
-  Status allocate(std::vector<Block>& into, Bytes bytes) {
-    Result<Block> block = Block::allocate(rank_.heap, bytes, rank_.compute);
-    if (!block) return std::move(block).error();
-    const UsedMemory all{block->get(), bytes};
-    into.push_back(*std::move(block));
-    return rank_.kernels.work(rank_.compute, {}, {&all, 1}, 1_us);
+  Block written(Bytes bytes) {
+    Block block = allocate(*rank_.heap, bytes, rank_.compute);
+    const UsedMemory all{block.get(), bytes};
+    rank_.kernels->work(rank_.compute, {}, {&all, 1}, 1_us);
+    return block;
   }
 
-  Status step() {
+  void step() {
     Work last;
-    for (int layer = 0; layer < options_.layers; ++layer) {
-      if (Status ran = run_layer(static_cast<std::size_t>(layer), last); !ran) return ran;
-      const Statistics now = rank_.heap.statistics();
+    std::vector<Block> kept;  // until the step ends
+    for (const Block& weights : weights_) {
+      free_seen();
+      Block output = allocate(*rank_.heap, options_.output, rank_.compute);
+      const Bytes bytes{2 * options_.width * options_.width};
+      const UsedMemory reads[] = {{input_.get(), options_.output}, {weights.get(), bytes}};
+      const UsedMemory writes{output.get(), options_.output};
+      rank_.kernels->work(rank_.compute, reads, {&writes, 1}, options_.compute);
+      reduce(std::move(output), kept, last);
+      const Statistics now = rank_.heap->statistics();
       picture_.push_back({now.reserved_bytes.current});
       picture_.push_back({now.live_bytes.current});
     }
     // The optimizer would need them all.
-    if (way_ == Way::alone) return {};
-    if (way_ == Way::host_sees) return rank_.heap.order(comm_, rank_.compute);
-    if (Status waits = last.wait(rank_.compute); !waits) return waits;
-    for (Block& block : step_) {
-      if (Status freed = block.free(); !freed) return freed;
-    }
-    step_.clear();
-    return {};
+    if (way_ == Way::host_sees) need(rank_.heap->order(comm_, rank_.compute));
+    need(last.wait(rank_.compute));
   }
 
-  Status run_layer(std::size_t layer, Work& last) {
-    if (Status seen = free_seen(false); !seen) return seen;
-    Result<Block> output = Block::allocate(rank_.heap, options_.output, rank_.compute);
-    if (!output) return std::move(output).error();
-    const UsedMemory reads[] = {{input_.front().get(), options_.output},
-                                {weights_[layer].get(), weights_[layer].bytes()}};
-    const UsedMemory writes{output->get(), options_.output};
-    if (Status ran = rank_.kernels.work(rank_.compute, reads, {&writes, 1}, options_.compute);
-        !ran) {
-      return ran;
-    }
+  void reduce(Block output, std::vector<Block>& kept, Work& last) {
     const Operation sum{.kind = OperationKind::all_reduce,
-                        .send = output->get(),
-                        .receive = output->get(),
+                        .send = output.get(),
+                        .receive = output.get(),
                         .count = options_.output.count / 2,
                         .type = DataType::bfloat16};
-    if (way_ == Way::host_sees) return keep(sum, *std::move(output));
-    if (way_ == Way::alone) return output->free();
-    Result<Work> work = rank_.comm.run(sum, overlapped(rank_.compute));
-    if (!work) return std::move(work).error();
-    last = *std::move(work);
-    if (way_ == Way::weir) return output->free();
-    step_.push_back(*std::move(output));
-    return {};
+    if (way_ == Way::weir || way_ == Way::kept) {
+      last = need(rank_.comm->run(sum, overlapped(rank_.compute)));
+    } else if (way_ == Way::host_sees) {
+      need(rank_.heap->order(rank_.compute, comm_));
+      need(rank_.nccl->enqueue(rank_.raw, {&sum, 1}, comm_));
+      const EventHandle done = need(rank_.device->create_event());
+      need(rank_.device->record(done, comm_));
+      need(rank_.heap->fence(output.get(), comm_));
+      kept_.push_back({done, std::move(output)});
+    }
+    if (way_ == Way::kept) kept.push_back(std::move(output));
   }
 
-  Status keep(const Operation& operation, Block block) {
-    if (Status ordered = rank_.heap.order(rank_.compute, comm_); !ordered) return ordered;
-    if (Status queued = rank_.nccl.enqueue(rank_.raw, {&operation, 1}, comm_); !queued)
-      return queued;
-    Result<EventHandle> done = rank_.device.create_event();
-    if (!done) return std::move(done).error();
-    if (Status recorded = rank_.device.record(*done, comm_); !recorded) return recorded;
-    if (Status fenced = rank_.heap.fence(block.get(), comm_); !fenced) return fenced;
-    kept_.push_back({*done, std::move(block)});
-    return {};
-  }
   // Those whose end the host sees now.
-  Status free_seen(bool all) {
-    while (!kept_.empty()) {
-      const Result<bool> done = rank_.device.query(kept_.front().done);
-      if (!done) return done.error();
-      if (!*done && !all) return {};
-      if (Status freed = kept_.front().block.free(); !freed) return freed;
-      (void)rank_.device.destroy_event(kept_.front().done);
+  void free_seen() {
+    while (!kept_.empty() && need(rank_.device->query(kept_.front().done))) {
+      (void)rank_.device->destroy_event(kept_.front().done);
       kept_.pop_front();
     }
-    return {};
-  }
-
-  Result<Outcome> end(Nanoseconds begin) {
-    if (Status finished = rank_.kernels.finish(rank_.compute); !finished) {
-      return std::move(finished).error();
-    }
-    const Nanoseconds took = rank_.kernels.now() - begin;
-    const Statistics after = rank_.heap.statistics();
-    const Bytes beyond{after.reserved_bytes.peak - before_.reserved_bytes.current};
-    const Bytes live{after.live_bytes.peak - before_.live_bytes.current};
-    return Outcome{beyond, live, {took.count / options_.steps}, std::move(picture_)};
   }
 
   BenchRank& rank_;
   const OverlapOptions& options_;
   const Way way_;
-  std::vector<Block> weights_, input_, step_;
+  std::vector<Block> weights_;
+  Block input_;
   Statistics before_;
   Stream comm_;
   std::deque<Kept> kept_;
@@ -184,22 +138,16 @@ class OverlapOfRank {
 };
 
 // Of rank 0, in new ranks.
-Result<Outcome> run_once(const OpenRanks& open, const OverlapOptions& options,
-                         const Variant& variant, ScenarioReport& report) {
+Outcome run_once(const OpenRanks& open, const OverlapOptions& options, const Variant& variant,
+                 ScenarioReport& report) {
   RanksOptions wanted;
   wanted.raw = variant.way == Way::host_sees;
   wanted.launch = 3_us;
   Outcome first;
-  Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
-    OverlapOfRank overlap(rank, options, variant.way);
-    if (Status begun = overlap.begin(); !begun) return begun;
-    Result<Outcome> outcome = overlap.run(variant.captured);
-    if (!outcome) return std::move(outcome).error();
-    if (rank.rank == 0) first = *std::move(outcome);
-    return overlap.finish();
-  });
-  if (!ran) return std::move(ran).error();
-  if (!*ran) return ran->error();
+  need(report.run(open, wanted, [&](BenchRank& rank) {
+    Outcome outcome = OverlapOfRank(rank, options, variant.way).run(variant.captured);
+    if (rank.rank == 0) first = std::move(outcome);
+  }));
   return first;
 }
 
@@ -208,31 +156,13 @@ double ratio(Nanoseconds a, Nanoseconds b) {
 }
 double mebibytes(Bytes bytes) { return static_cast<double>(bytes.count) / (1 << 20); }
 
-// Where two runs begin to differ, and what stands there.
-std::string first_difference(const std::vector<Bytes>& one, const std::vector<Bytes>& other) {
-  const auto [mine, theirs] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());
-  const auto at = mine - one.begin();
-  return fmt::format("after {} layers {} bytes {}, against {}", at / 2 + 1, mine->count,
-                     at % 2 == 0 ? "held" : "live", theirs->count);
-}
-
 // Runs it, adds its row, and says how many of the runs gave the very bytes of the first.
-Result<Outcome> run_variant(const OpenRanks& open, const OverlapOptions& options,
-                            const Variant& variant, ScenarioTable& table, int& alike,
-                            ScenarioReport& report) {
-  Outcome first;
-  alike = 0;
-  for (int run = 0; run < options.runs; ++run) {
-    Result<Outcome> outcome = run_once(open, options, variant, report);
-    if (!outcome) return outcome;
-    if (run == 0) first = *outcome;
-    if (outcome->picture == first.picture) {
-      ++alike;
-    } else if (run == alike) {
-      report.notes.push_back(fmt::format("{}: run {} differs from the first: {}", variant.name,
-                                         run + 1,
-                                         first_difference(first.picture, outcome->picture)));
-    }
+Outcome run_variant(const OpenRanks& open, const OverlapOptions& options, const Variant& variant,
+                    ScenarioTable& table, int& alike, ScenarioReport& report) {
+  const Outcome first = run_once(open, options, variant, report);
+  alike = 1;
+  for (int run = 1; run < options.runs; ++run) {
+    if (run_once(open, options, variant, report).picture == first.picture) ++alike;
   }
   table.rows.push_back({variant.name, in_words(first.beyond), in_words(first.live),
                         in_words(first.step), fmt::format("{} of {}", alike, options.runs)});
@@ -252,7 +182,7 @@ const Variant kVariants[] = {
 
 }  // namespace
 
-Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOptions& options) {
+ScenarioReport run_scenario_c(const OpenRanks& open, const OverlapOptions& options) {
   ScenarioReport report{.name = "C", .title = "all-reduce inputs that live too long"};
   ScenarioTable table{
       .title = fmt::format(
@@ -264,18 +194,17 @@ Result<ScenarioReport> run_scenario_c(const OpenRanks& open, const OverlapOption
   Outcome kept;  // eager; then captured
   for (const Variant& variant : kVariants) {
     int alike = 0;
-    Result<Outcome> outcome = run_variant(open, options, variant, table, alike, report);
-    if (!outcome) return std::move(outcome).error();
+    const Outcome outcome = run_variant(open, options, variant, table, alike, report);
     if (variant.way == Way::weir) {
       const std::string name = variant.name;
       report.aims.push_back({name + ": memory beyond the weights", "MiB", Bound::at_most,
-                             mebibytes(options.aim), mebibytes(outcome->beyond)});
+                             mebibytes(options.aim), mebibytes(outcome.beyond)});
       report.aims.push_back({name + ": step, against that which keeps every buffer", "times",
-                             Bound::at_most, 1.02, ratio(outcome->step, kept.step)});
+                             Bound::at_most, 1.02, ratio(outcome.step, kept.step)});
       report.aims.push_back({name + ": runs of the same bytes", "runs", Bound::exactly,
                              static_cast<double>(options.runs), static_cast<double>(alike)});
     }
-    if (variant.way == Way::kept) kept = *std::move(outcome);
+    if (variant.way == Way::kept) kept = outcome;
   }
   report.tables.push_back(std::move(table));
   report.notes.emplace_back("a run's bytes are the memory held and live after each layer");

@@ -29,38 +29,33 @@ Bytes bytes_of_tensor(const Model& model) { return {4 * model.hidden * model.hid
 class StepOfRank {
  public:
   StepOfRank(BenchRank& rank, const BucketsOptions& options, const Model& model)
-      : rank_(rank), options_(options), model_(model) {}
-
-  Status begin() {
-    Result<Bucketer> buckets = Bucketer::create(rank_.comm, tensors_of(model_), DataType::float32,
-                                                rank_.compute, {.bucket = options_.bucket});
-    if (!buckets) return std::move(buckets).error();
-    buckets_.emplace(*std::move(buckets));
-    return step();  // one warm-up: what connects, and what is allocated once
+      : rank_(rank),
+        options_(options),
+        model_(model),
+        buckets_(need(Bucketer::create(*rank.comm, tensors_of(model), DataType::float32,
+                                       rank.compute, {.bucket = options.bucket}))) {
+    step();  // one warm-up: what connects, and what is allocated once
   }
-  std::size_t buckets() const { return buckets_->buckets(); }
 
-  Result<Nanoseconds> time_eager() {
-    return time([&] { return step(); });
+  std::size_t buckets() const { return buckets_.buckets(); }
+
+  Nanoseconds time_eager() {
+    return time([&] { step(); });
   }
-  Result<Nanoseconds> time_captured() {
-    GraphPool pool(rank_.heap);
-    Result<Graph> graph =
-        capture_graph(rank_, pool, CaptureMode::global, [this] { return step(); });
-    if (!graph) return std::move(graph).error();
-    return time([&] { return rank_.comm.launch(*graph, rank_.compute); });
+  Nanoseconds time_captured() {
+    GraphPool pool(*rank_.heap);
+    Graph graph = capture_graph(rank_, pool, CaptureMode::global, [this] { step(); });
+    return time([&] { need(rank_.comm->launch(graph, rank_.compute)); });
   }
 
  private:
   // Of one step; the host waits for the last.
-  Result<Nanoseconds> time(const std::function<Status()>& run) {
-    if (Status done = rank_.kernels.finish(rank_.compute); !done) return std::move(done).error();
-    const Nanoseconds begin = rank_.kernels.now();
-    for (int number = 0; number < options_.steps; ++number) {
-      if (Status ran = run(); !ran) return std::move(ran).error();
-    }
-    if (Status done = rank_.kernels.finish(rank_.compute); !done) return std::move(done).error();
-    return Nanoseconds{(rank_.kernels.now() - begin).count / options_.steps};
+  Nanoseconds time(const std::function<void()>& run) {
+    rank_.kernels->finish(rank_.compute);
+    const Nanoseconds begin = rank_.kernels->now();
+    for (int number = 0; number < options_.steps; ++number) run();
+    rank_.kernels->finish(rank_.compute);
+    return {(rank_.kernels->now() - begin).count / options_.steps};
   }
 
   // Matrix products: two operations for each parameter and token, forward; twice that, backward.
@@ -71,44 +66,39 @@ class StepOfRank {
     return std::max(options_.shortest_kernel, Nanoseconds{time});
   }
 
-  Status step() {
+  void step() {
     const Nanoseconds forward = kernel_time(1, options_.kernels_forward);
     for (int kernel = 0; kernel < model_.layers * options_.kernels_forward; ++kernel) {
-      if (Status ran = rank_.kernels.work(rank_.compute, {}, {}, forward); !ran) return ran;
+      rank_.kernels->work(rank_.compute, {}, {}, forward);
     }
     for (int layer = model_.layers - 1; layer >= 0; --layer) {
-      if (Status ran = backward(static_cast<std::uint64_t>(layer)); !ran) return ran;
+      backward(static_cast<std::uint64_t>(layer));
     }
-    if (Status reduced = buckets_->finish(); !reduced) return reduced;
+    need(buckets_.finish());
     for (int layer = 0; layer < model_.layers; ++layer) {  // the optimizer
-      const std::vector<UsedMemory> gradients = gradients_of(static_cast<std::uint64_t>(layer));
       const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
       const Nanoseconds time{static_cast<std::int64_t>(bytes / 1000)};
-      Status ran = rank_.kernels.work(rank_.compute, gradients, {},
-                                      std::max(options_.shortest_kernel, time));
-      if (!ran) return ran;
+      rank_.kernels->work(rank_.compute, gradients_of(static_cast<std::uint64_t>(layer)), {},
+                          std::max(options_.shortest_kernel, time));
     }
-    return {};
   }
 
   // The last kernel writes the layer's gradients.
-  Status backward(std::uint64_t layer) {
+  void backward(std::uint64_t layer) {
     const Nanoseconds time = kernel_time(2, options_.kernels_backward);
     for (int kernel = 1; kernel < options_.kernels_backward; ++kernel) {
-      if (Status ran = rank_.kernels.work(rank_.compute, {}, {}, time); !ran) return ran;
+      rank_.kernels->work(rank_.compute, {}, {}, time);
     }
-    const std::vector<UsedMemory> gradients = gradients_of(layer);
-    if (Status ran = rank_.kernels.work(rank_.compute, {}, gradients, time); !ran) return ran;
+    rank_.kernels->work(rank_.compute, {}, gradients_of(layer), time);
     for (std::size_t tensor = (layer + 1) * kTensors; tensor-- > layer * kTensors;) {
-      if (Status ready = buckets_->ready(tensor); !ready) return ready;
+      need(buckets_.ready(tensor));
     }
-    return {};
   }
 
   std::vector<UsedMemory> gradients_of(std::uint64_t layer) const {
     std::vector<UsedMemory> ranges;
     for (std::size_t tensor = layer * kTensors; tensor < (layer + 1) * kTensors; ++tensor) {
-      ranges.push_back({buckets_->bucket_view(tensor), bytes_of_tensor(model_)});
+      ranges.push_back({buckets_.bucket_view(tensor), bytes_of_tensor(model_)});
     }
     return ranges;
   }
@@ -116,7 +106,7 @@ class StepOfRank {
   BenchRank& rank_;
   const BucketsOptions& options_;
   const Model model_;
-  std::optional<Bucketer> buckets_;
+  Bucketer buckets_;
 };
 
 struct Times {
@@ -128,29 +118,22 @@ struct Times {
   }
 };
 
-Result<Times> time_model(const OpenRanks& open, const BucketsOptions& options, const Model& model,
-                         ScenarioReport& report) {
+Times time_model(const OpenRanks& open, const BucketsOptions& options, const Model& model,
+                 ScenarioReport& report) {
   RanksOptions wanted;
   wanted.launch = options.launch;
   Times times;
-  Result<Status> ran = report.run(open, wanted, [&](BenchRank& rank) -> Status {
+  need(report.run(open, wanted, [&](BenchRank& rank) {
     StepOfRank step(rank, options, model);
-    if (Status begun = step.begin(); !begun) return begun;
-    const Result<Nanoseconds> eager = step.time_eager();
-    if (!eager) return eager.error();
-    const Result<Nanoseconds> captured = step.time_captured();
-    if (!captured) return captured.error();
-    if (rank.rank == 0) times = {*eager, *captured, step.buckets()};
-    return {};
-  });
-  if (!ran) return std::move(ran).error();
-  if (!*ran) return ran->error();
+    const Nanoseconds eager = step.time_eager(), captured = step.time_captured();
+    if (rank.rank == 0) times = {eager, captured, step.buckets()};
+  }));
   return times;
 }
 
 }  // namespace
 
-Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOptions& options) {
+ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& options) {
   ScenarioReport report{.name = "E", .title = "a step that drowns in launches and communication"};
   ScenarioTable table{
       .title = "A step of data-parallel training, gradients all-reduced in buckets of " +
@@ -159,16 +142,13 @@ Result<ScenarioReport> run_scenario_e(const OpenRanks& open, const BucketsOption
       .rows = {}};
   double first = 0, least = 100;
   for (const Model& model : options.models) {
-    const Result<Times> times = time_model(open, options, model, report);
-    if (!times) return times.error();
-    const auto layers = static_cast<std::uint64_t>(model.layers);
-    const Bytes gradients{4 * kTensors * model.hidden * model.hidden * layers};
+    const Times times = time_model(open, options, model, report);
+    const Bytes gradients = bytes_of_tensor(model) * tensors_of(model).size();
     table.rows.push_back({std::to_string(model.hidden), std::to_string(model.layers),
-                          in_words(gradients), std::to_string(times->buckets),
-                          in_words(times->eager), in_words(times->captured),
-                          percent(times->shorter())});
-    if (table.rows.size() == 1) first = times->shorter();
-    least = std::min(least, times->shorter());
+                          in_words(gradients), std::to_string(times.buckets), in_words(times.eager),
+                          in_words(times.captured), percent(times.shorter())});
+    if (table.rows.size() == 1) first = times.shorter();
+    least = std::min(least, times.shorter());
   }
   report.tables.push_back(std::move(table));
   report.aims = {
