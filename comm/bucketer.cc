@@ -29,10 +29,6 @@ Error Bucketer::error(ErrorCode code, const std::string& what) const {
   return comm_->error(code, "bucketer: " + what);
 }
 
-std::size_t Bucketer::bucket_of(std::size_t tensor) const {
-  return tensor < tensors_.size() ? tensors_[tensor].bucket : buckets_.size();
-}
-
 void* Bucketer::bucket_view(std::size_t tensor) const {
   if (tensor >= tensors_.size() || tensors_[tensor].bytes == 0_B) return nullptr;
   const Tensor& of = tensors_[tensor];

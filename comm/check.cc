@@ -80,12 +80,11 @@ void read_ports(const std::string& root, Check& check) {
   }
 }
 
-// The variables that matter to NCCL, and those that give a process its rank.
 bool is_relevant(std::string_view name) {
   constexpr std::string_view kOthers[] = {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING",
                                           "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES",
                                           "WEIR_NCCL_LIBRARY"};
-  return name.starts_with("NCCL_") || is_of_a_launch(name) ||
+  return name.starts_with("NCCL_") ||
          std::find(std::begin(kOthers), std::end(kOthers), name) != std::end(kOthers);
 }
 

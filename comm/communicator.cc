@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <functional>
-#include <tuple>
 #include <utility>
 
 #include "comm/bounded.h"
@@ -23,17 +23,14 @@ Error refused(const CommunicatorOptions& options, ErrorCode code, const std::str
 }
 
 Status check_options(const CommunicatorOptions& options) {
-  const std::tuple<const char*, Nanoseconds, Nanoseconds> times[] = {
-      {"timeout", options.timeout, 0_ns},
-      {"host_timeout", options.host_timeout, 1_ns},
-      {"watch_every", options.watch_every, 0_ns}};
-  for (const auto& [name, time, least] : times) {
-    if (time >= least) continue;
-    return refused(options, ErrorCode::invalid_argument,
-                   fmt::format("{} is {} ns: it is {}", name, time.count,
-                               least > 0_ns ? "more than zero" : "zero or more"));
+  if (options.timeout >= 0_ns && options.watch_every >= 0_ns && options.host_timeout > 0_ns) {
+    return {};
   }
-  return {};
+  return refused(
+      options, ErrorCode::invalid_argument,
+      fmt::format("timeout is {} ns, watch_every {} ns, host_timeout {} ns: none may be "
+                  "less than zero, and host_timeout not zero",
+                  options.timeout.count, options.watch_every.count, options.host_timeout.count));
 }
 
 // The communicators that have operations in a capture or graph of these resources, in the order in
@@ -55,30 +52,26 @@ Result<CommHandle> made_in_time(std::shared_ptr<void> owner, Nccl& nccl, CommSta
                                 Nanoseconds host_timeout,
                                 std::function<Result<CommHandle>()> make) {
   struct Made {
-    std::mutex mutex;
     CommHandle handle;
-    bool late = false;
+    std::atomic<bool> is_over = false;  // the call has returned, or nobody waits for it
   };
   const auto made = std::make_shared<Made>();
   std::function<Status()> bounded_call = [made, &nccl, owner = std::move(owner),
                                           make = std::move(make)]() -> Status {
     Result<CommHandle> handle = make();
     if (!handle) return std::move(handle).error();
-    const std::lock_guard lock(made->mutex);
     made->handle = *handle;
-    if (made->late && handle->value != 0) return nccl.abort(*handle);
-    return {};
+    const bool is_late = made->is_over.exchange(true);
+    return is_late && handle->value != 0 ? nccl.abort(*handle) : Status();
   };
   std::optional<Status> status = parent != nullptr
                                      ? parent->in_time(host_timeout, std::move(bounded_call))
                                      : BoundedCall(std::move(bounded_call)).wait(host_timeout);
-  if (!status && parent != nullptr) {
+  if (!status && made->is_over.exchange(true)) status = Status();  // it came meanwhile
+  if (status) return *status ? Result(made->handle) : std::move(*status).error();
+  if (parent != nullptr) {
     parent->fail({ErrorCode::device, "split: not all ranks came in time: all of them call it"});
   }
-  const std::lock_guard lock(made->mutex);
-  if (status) return *status ? Result(made->handle) : std::move(*status).error();
-  made->late = true;
-  if (made->handle.value != 0) (void)nccl.abort(made->handle);  // it came meanwhile
   return Error(ErrorCode::device,
                "not all ranks came in time: see that all were started and make the same call, with "
                "the same number of ranks and the same address of rank 0");
@@ -164,7 +157,6 @@ Result<std::shared_ptr<CommState>> create_comm_state(std::shared_ptr<void> owner
 const CommContext& Communicator::context() const { return state_->context; }
 int Communicator::rank() const { return state_->rank; }
 int Communicator::ranks() const { return state_->ranks; }
-const std::string& Communicator::name() const { return state_->options.name; }
 bool Communicator::prepared() const { return state_->prepared; }
 Status Communicator::prepare() { return state_->prepare(); }
 Status Communicator::status() const { return state_->status(); }

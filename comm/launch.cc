@@ -123,15 +123,6 @@ const std::string* value_of(const Environment& environment, std::string_view nam
   return found == environment.end() || found->second.empty() ? nullptr : &found->second;
 }
 
-bool is_of_a_launch(std::string_view variable) {
-  const auto has_it = [&](const Launcher& launcher) {
-    return std::find(launcher.variables.begin(), launcher.variables.end(), variable) !=
-           launcher.variables.end();
-  };
-  return variable == "MASTER_ADDR" || variable == "MASTER_PORT" || variable == "WEIR_MEET" ||
-         std::any_of(kLaunchers.begin(), kLaunchers.end(), has_it);
-}
-
 Result<Launch> find_launch(const Environment& environment) {
   const Result<const Launcher*> chosen = choose(environment);
   if (!chosen) return chosen.error();

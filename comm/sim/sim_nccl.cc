@@ -15,6 +15,7 @@ namespace weir {
 namespace {
 
 using Lock = std::lock_guard<std::mutex>;
+constexpr int kRings = -1;  // and trees; in place of a rank
 
 Error refused(const std::string& call, const std::string& why) {
   return {ErrorCode::device, call + ": " + why};
@@ -206,8 +207,7 @@ class SimNccl final : public Nccl {
     std::string next_rendezvous(const std::string& what) {
       return fmt::format("communicator {} {} {}", part->comm->id, what, ++rendezvous_count);
     }
-    bool connected = false;    // rings and trees
-    std::set<int> peers = {};  // connected by a send or a receive
+    std::set<int> connected;  // kRings, and ranks that a send or a receive connected
   };
   struct Segment {
     Bytes bytes;
@@ -256,7 +256,7 @@ class SimNccl final : public Nccl {
     }
     auto mine = std::make_unique<Mine>();
     *mine->part = {.comm = comm, .rank = rank};
-    mine->connected = world_->options.connects_at_once;
+    if (world_->options.connects_at_once) mine->connected = {kRings};
     if (++comm->joined == size) world_->comms.erase(agreed);
     ++world_->counts.communicators;
     comms_[++world_->last_id] = std::move(mine);
@@ -269,20 +269,19 @@ class SimNccl final : public Nccl {
     const bool pair =
         operation.kind == OperationKind::send || operation.kind == OperationKind::receive;
     for (int peer = 0; operation.is_point_to_point() && peer < mine.part->comm->size; ++peer) {
-      if (pair && peer != operation.peer) continue;
-      if (!mine.peers.contains(peer)) missing.insert(peer);
+      if (!pair || peer == operation.peer) missing.insert(peer);
     }
-    const bool rings = !operation.is_point_to_point() && !mine.connected;
-    if (missing.empty() && !rings) return {};
+    if (!operation.is_point_to_point()) missing = {kRings};
+    std::erase_if(missing, [&](int each) { return mine.connected.contains(each); });
+    if (missing.empty()) return {};
     const Lock lock(world_->mutex);
     if (captured) {
       ++world_->counts.refused_in_captures;
       return refused(std::string(name_of(operation.kind)),
                      "operation not permitted when stream is capturing");
     }
-    world_->counts.lazy_connections += missing.size() + (rings ? 1 : 0);
-    mine.peers.merge(missing);
-    mine.connected = mine.connected || rings;
+    world_->counts.lazy_connections += missing.size();
+    mine.connected.merge(missing);
     return {};
   }
 

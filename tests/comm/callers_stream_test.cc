@@ -7,8 +7,10 @@
 namespace weir {
 namespace {
 
+using test::begin;
 using test::expect_error;
 using test::expect_ok;
+using test::got;
 using test::kCount;
 using test::kSize;
 using test::Rank;
@@ -20,12 +22,6 @@ Result<Work> sum(Communicator& comm, void* block, Where where) {
 class OnTheCallersStream : public test::CommRanks {
  protected:
   OnTheCallersStream() : CommRanks(2) {}
-
-  static CaptureScope begin(Rank& rank, GraphPool& pool) {
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_ok(capture);
-    return *std::move(capture);
-  }
 };
 
 TEST_F(OnTheCallersStream, OperationsComeInTheOrderOfItsWork) {
@@ -180,15 +176,14 @@ TEST_F(OnTheCallersStream, CapturesForkNoStreamAndRunInOrder) {
       rank.read(rank.compute, block, kSize);
       rank.free(block);
     }
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
+    Graph graph = got(rank.comm->end_capture(capture));
     std::uint64_t wrong = 0;
     for (std::uint64_t seed = 1; seed <= 50; ++seed) {
-      wrong += rank.device.replay_in_random_order(graph->graph(), seed);
+      wrong += rank.device.replay_in_random_order(graph.graph(), seed);
     }
     EXPECT_EQ(wrong, 0u);
     EXPECT_EQ(pool.statistics().reserved_bytes, kSize);
-    for (int launch = 0; launch < 3; ++launch) expect_ok(rank.comm->launch(*graph, rank.compute));
+    for (int launch = 0; launch < 3; ++launch) expect_ok(rank.comm->launch(graph, rank.compute));
     rank.device.finish();
     expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
   });
@@ -212,12 +207,11 @@ TEST_F(OnTheCallersStream, OperationsAndOverlappedOnesShareACapture) {
         }
         rank.free(block);
       }
-      Result<Graph> graph = rank.comm->end_capture(capture);
-      expect_ok(graph);
+      Graph graph = got(rank.comm->end_capture(capture));
       for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-        EXPECT_EQ(rank.device.replay_in_random_order(graph->graph(), seed), 0u);
+        EXPECT_EQ(rank.device.replay_in_random_order(graph.graph(), seed), 0u);
       }
-      expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(graph, rank.compute));
       rank.device.finish();
     }
   });

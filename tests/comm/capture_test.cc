@@ -9,8 +9,10 @@
 namespace weir {
 namespace {
 
+using test::begin;
 using test::expect_error;
 using test::expect_ok;
+using test::got;
 using test::kCount;
 using test::kSize;
 using test::Rank;
@@ -22,11 +24,6 @@ class CapturedCollectives : public test::CommRanks {
   explicit CapturedCollectives(SimWorldOptions options, int ranks = 2)
       : CommRanks(ranks, options) {}
 
-  static CaptureScope begin(Rank& rank, GraphPool& pool, CaptureMode mode = CaptureMode::global) {
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
-    expect_ok(capture);
-    return *std::move(capture);
-  }
   static std::uint64_t wrong_reads(Rank& rank, const Graph& graph) {
     std::uint64_t wrong = 0;
     for (std::uint64_t seed = 1; seed <= 200; ++seed) {
@@ -53,8 +50,7 @@ TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
     void* const block = rank.allocate(kSize, rank.compute);
     expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
+    Graph graph = got(rank.comm->end_capture(capture));
   });
   EXPECT_EQ(world_.counts().refused_in_captures, 0u);
 }
@@ -79,12 +75,11 @@ TEST_F(CapturedCollectives, OnForkedStreamsAreJoinedAndMemoryIsSharedInOrder) {
     const EventHandle end = *rank.device.create_event();
     expect_ok(rank.device.record(end, rank.side));
     expect_ok(rank.device.wait(rank.compute, end));
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
+    Graph graph = got(rank.comm->end_capture(capture));
     expect_ok(rank.device.destroy_event(end));
-    EXPECT_EQ(wrong_reads(rank, *graph), 0u);
+    EXPECT_EQ(wrong_reads(rank, graph), 0u);
     EXPECT_LE(pool.statistics().reserved_bytes, kSize * 2);
-    expect_ok(rank.comm->launch(*graph, rank.compute));
+    expect_ok(rank.comm->launch(graph, rank.compute));
     rank.device.finish();
   });
 }
@@ -373,12 +368,11 @@ TEST_F(CapturedCollectives, HoldTheCommunicatorUntilTheirGraphIsGone) {
     void* const block = rank.allocate(kSize, rank.compute);
     expect_ok(rank.sum(block, kSize, rank.compute));
     rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
+    Graph graph = got(rank.comm->end_capture(capture));
     expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
-    expect_ok(rank.comm->launch(*graph, rank.compute));  // it works as before
+    expect_ok(rank.comm->launch(graph, rank.compute));  // it works as before
     rank.device.finish();
-    *graph = Graph();
+    graph = Graph();
     expect_ok(rank.comm->close());
     expect_error(rank.comm->status(), ErrorCode::invalid_argument, "closed");
   });

@@ -113,10 +113,11 @@ TEST_F(EagerCollectives, ThatCannotBeAreNamedAndNothingIsQueued) {
   create();
   Rank& rank = *ranks_[0];
   const Where compute = overlapped(rank.compute);
-  expect_error(rank.comm->run({OperationKind::broadcast, &rank, &rank, 1, DataType::int8, {}, 2}, compute),
-               ErrorCode::invalid_argument,
-               "communicator 'world', rank 0 of 2: broadcast of 1 B of int8, root 2: there is no "
-               "rank 2");
+  expect_error(
+      rank.comm->run({OperationKind::broadcast, &rank, &rank, 1, DataType::int8, {}, 2}, compute),
+      ErrorCode::invalid_argument,
+      "communicator 'world', rank 0 of 2: broadcast of 1 B of int8, root 2: there is no "
+      "rank 2");
   expect_error(rank.comm->all_reduce(nullptr, &rank, 1, DataType::int8, {}, compute),
                ErrorCode::invalid_argument, "send from is null");
   EXPECT_EQ(world_.operations(0), 0u);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 #include "weir/result.h"
 
@@ -15,6 +16,12 @@ namespace weir::test {
 template <class Outcome>
 void expect_ok(const Outcome& outcome) {
   EXPECT_TRUE(outcome.ok()) << (outcome.ok() ? "" : outcome.error().message());
+}
+// The value, where there is one.
+template <class Value>
+Value got(Result<Value> result) {
+  expect_ok(result);
+  return result.ok() ? *std::move(result) : Value();
 }
 template <class Outcome>
 void expect_error(const Outcome& outcome, ErrorCode code, const std::string& says) {

@@ -197,8 +197,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Calls{DeviceCall::end_capture}, Calls{DeviceCall::instantiate},
                     Calls{DeviceCall::launch_graph}, Calls{NcclCall::split, 2},
                     Calls{NcclCall::destroy, 3}, Calls{NcclCall::enqueue, 16},
-                    Calls{NcclCall::allocate_segment},
-                    Calls{NcclCall::register_range}));
+                    Calls{NcclCall::allocate_segment}, Calls{NcclCall::register_range}));
 
 }  // namespace
 }  // namespace weir

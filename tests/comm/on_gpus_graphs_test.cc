@@ -13,7 +13,9 @@
 namespace weir {
 namespace {
 
+using test::begin;
 using test::expect_ok;
+using test::got;
 using test::GpuRank;
 using test::kBytes;
 using test::On;
@@ -26,26 +28,20 @@ Result<Work> largest(Communicator& comm, void* block, Stream stream) {
 }
 
 // A buffer that is written, all-reduced, checked and given back.
-void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pattern,
-              bool checks = true) {
+void use_once(GpuRank& rank, Communicator& comm, Stream stream, std::uint64_t pattern) {
   void* const block = rank.allocate(kGraphSize, stream);
   rank.write(stream, block, kGraphSize, pattern);
-  const Result<Work> work = largest(comm, block, stream);
-  expect_ok(work);
-  if (work) expect_ok(work->wait(stream));
-  if (checks) rank.check(stream, block, kGraphSize, pattern);
+  expect_ok(got(largest(comm, block, stream)).wait(stream));
+  rank.check(stream, block, kGraphSize, pattern);
   rank.free(block);
 }
 
-std::optional<Graph> capture_once(GpuRank& rank, GraphPool& pool, Stream stream,
-                                  std::uint64_t pattern, bool checks = true) {
+Graph capture_once(GpuRank& rank, GraphPool& pool, Stream stream, std::uint64_t pattern) {
   Result<CaptureScope> capture = CaptureScope::begin(pool, stream);
   expect_ok(capture);
-  if (!capture) return std::nullopt;
-  use_once(rank, *rank.comm, stream, pattern, checks);
-  Result<Graph> graph = rank.comm->end_capture(*capture);
-  expect_ok(graph);
-  return graph ? std::optional(*std::move(graph)) : std::nullopt;
+  if (!capture) return {};
+  use_once(rank, *rank.comm, stream, pattern);
+  return got(rank.comm->end_capture(*capture));
 }
 
 std::optional<Communicator> split_all(GpuRank& rank, const CommunicatorOptions& options = {}) {
@@ -70,13 +66,12 @@ TEST_P(Graphs, TwoOfOneCommunicatorOnTwoStreamsAreExactForTenThousandLaunches) {
   create_prepared();
   on_all([](GpuRank& rank) {
     GraphPool first_pool(*rank.heap), second_pool(*rank.heap);
-    std::optional<Graph> first = capture_once(rank, first_pool, rank.compute, 11);
-    std::optional<Graph> second = capture_once(rank, second_pool, rank.side, 22);
-    ASSERT_TRUE(first && second);
+    Graph first = capture_once(rank, first_pool, rank.compute, 11);
+    Graph second = capture_once(rank, second_pool, rank.side, 22);
     const int launches = GetParam() == On::gpus ? 10'000 : 500;
     for (int i = 0; i < launches; ++i) {
-      expect_ok(rank.comm->launch(*first, rank.compute));
-      expect_ok(rank.comm->launch(*second, rank.side));
+      expect_ok(rank.comm->launch(first, rank.compute));
+      expect_ok(rank.comm->launch(second, rank.side));
       if (i % 1000 == 0) rank.finish();
     }
     rank.finish();
@@ -90,18 +85,15 @@ TEST_P(Graphs, MayHoldTwoCommunicators) {
     std::optional<Communicator> other = split_all(rank);
     ASSERT_TRUE(other);
     GraphPool pool(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_ok(capture);
+    CaptureScope capture = begin(rank, pool);
     for (std::uint64_t round = 0; round < 4; ++round) {
       use_once(rank, *rank.comm, rank.compute, round);
       use_once(rank, *other, rank.compute, 100 + round);
     }
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
-    if (!graph) return;
-    for (int i = 0; i < 200; ++i) expect_ok(rank.comm->launch(*graph, rank.compute));
+    Graph graph = got(rank.comm->end_capture(capture));
+    for (int i = 0; i < 200; ++i) expect_ok(rank.comm->launch(graph, rank.compute));
     rank.finish();
-    *graph = Graph();
+    graph = Graph();
     expect_ok(other->close());
   });
 }
@@ -113,16 +105,15 @@ TEST_P(Graphs, AreCapturedWhileAnotherThreadWorksEagerly) {
     std::optional<Communicator> other = split_all(rank);
     ASSERT_TRUE(other);
     GraphPool kept_pool(*rank.heap);
-    std::optional<Graph> kept = capture_once(rank, kept_pool, rank.compute, 5);
-    ASSERT_TRUE(kept);
+    Graph kept = capture_once(rank, kept_pool, rank.compute, 5);
     std::thread eager([&] {
       for (std::uint64_t i = 0; i < 200; ++i) use_once(rank, *other, rank.side, i);
     });
     for (std::uint64_t i = 0; i < 50; ++i) {
       GraphPool pool(*rank.heap);
-      std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 1000 + i);
-      if (graph) expect_ok(rank.comm->launch(*graph, rank.compute));
-      expect_ok(rank.comm->launch(*kept, rank.compute));
+      Graph graph = capture_once(rank, pool, rank.compute, 1000 + i);
+      expect_ok(rank.comm->launch(graph, rank.compute));
+      expect_ok(rank.comm->launch(kept, rank.compute));
       expect_ok(rank.gpu->synchronize(rank.compute));
     }
     eager.join();
@@ -135,17 +126,14 @@ TEST_P(Graphs, OfTwoCapturesAtOnceInOneThreadAreApart) {
   create_prepared();
   on_all([](GpuRank& rank) {
     GraphPool outer_pool(*rank.heap), inner_pool(*rank.heap);
-    Result<CaptureScope> outer = CaptureScope::begin(outer_pool, rank.compute);
-    expect_ok(outer);
+    CaptureScope outer = begin(rank, outer_pool);
     use_once(rank, *rank.comm, rank.compute, 1);
-    std::optional<Graph> inner = capture_once(rank, inner_pool, rank.side, 2);
+    Graph inner = capture_once(rank, inner_pool, rank.side, 2);
     use_once(rank, *rank.comm, rank.compute, 3);
-    Result<Graph> graph = rank.comm->end_capture(*outer);
-    expect_ok(graph);
-    if (!graph || !inner) return;
+    Graph graph = got(rank.comm->end_capture(outer));
     for (int i = 0; i < 100; ++i) {
-      expect_ok(rank.comm->launch(*graph, rank.compute));
-      expect_ok(rank.comm->launch(*inner, rank.side));
+      expect_ok(rank.comm->launch(graph, rank.compute));
+      expect_ok(rank.comm->launch(inner, rank.side));
     }
     rank.finish();
   });
@@ -157,8 +145,7 @@ TEST_P(Graphs, WithAForkThatIsNotJoinedAreRefusedAndSoIsNothingElse) {
   on_all([](GpuRank& rank) {
     {
       GraphPool pool(*rank.heap);
-      Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-      expect_ok(capture);
+      CaptureScope capture = begin(rank, pool);
       use_once(rank, *rank.comm, rank.compute, 1);
       const EventHandle fork = *rank.device().create_event();
       expect_ok(rank.device().record(fork, rank.compute));
@@ -166,13 +153,13 @@ TEST_P(Graphs, WithAForkThatIsNotJoinedAreRefusedAndSoIsNothingElse) {
       void* const block = rank.allocate(kGraphSize, rank.compute);
       rank.write(rank.side, block, kGraphSize, 4);  // nobody waits for it
       rank.free(block);
-      const Result<Graph> graph = rank.comm->end_capture(*capture);
+      const Result<Graph> graph = rank.comm->end_capture(capture);
       EXPECT_FALSE(graph.ok());
       expect_ok(rank.device().destroy_event(fork));
     }
     GraphPool pool(*rank.heap);
-    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 6);
-    if (graph) expect_ok(rank.comm->launch(*graph, rank.compute));
+    Graph graph = capture_once(rank, pool, rank.compute, 6);
+    expect_ok(rank.comm->launch(graph, rank.compute));
     rank.finish();
   });
 }
@@ -184,15 +171,14 @@ TEST_P(Graphs, LiveOnWhileTheirCommunicatorIsSplit) {
   std::barrier all(static_cast<std::ptrdiff_t>(ranks_.size()));
   on_all([&](GpuRank& rank) {
     GraphPool pool(*rank.heap);
-    std::optional<Graph> graph = capture_once(rank, pool, rank.compute, 7);
-    ASSERT_TRUE(graph);
+    Graph graph = capture_once(rank, pool, rank.compute, 7);
     for (int round = 0; round < 3; ++round) {
-      expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(graph, rank.compute));
       rank.finish();
       std::optional<Communicator> other = split_all(rank);
       ASSERT_TRUE(other);
       use_once(rank, *other, rank.side, 8);
-      expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(graph, rank.compute));
       rank.finish();
       expect_ok(other->close());
       all.arrive_and_wait();
@@ -214,9 +200,7 @@ TEST_P(Registered, BuffersThatComeAndGoLeaveNoFileAndNoMemory) {
       if (!made) return;
       void* const buffer = made->data();
       rank.write(rank.compute, buffer, kGraphSize, 3);
-      const Result<Work> work = largest(*rank.comm, buffer, rank.compute);
-      expect_ok(work);
-      if (work) expect_ok(work->wait(rank.compute));
+      expect_ok(got(largest(*rank.comm, buffer, rank.compute)).wait(rank.compute));
       rank.check(rank.compute, buffer, kGraphSize, 3);
       expect_ok(made->close());
       if (round != 50 && round + 1 != rounds) continue;

@@ -11,6 +11,7 @@ namespace {
 
 using test::begin;
 using test::expect_ok;
+using test::got;
 using test::GpuRank;
 using test::kBytes;
 using test::kLargest;
@@ -146,11 +147,9 @@ TEST_P(Operations, OfEveryKindMayBeTheFirstAndCaptured) {
         GraphPool pool(*rank.heap);
         CaptureScope capture = begin(rank, pool, mode);
         Exchange(rank, static_cast<OperationKind>(kind), overlap).run();
-        Result<Graph> graph = rank.comm->end_capture(capture);
-        expect_ok(graph);
-        if (!graph) return;
+        Graph graph = got(rank.comm->end_capture(capture));
         for (int launch = 0; launch < 10; ++launch) {
-          expect_ok(rank.comm->launch(*graph, rank.compute));
+          expect_ok(rank.comm->launch(graph, rank.compute));
         }
         rank.finish();
       });
@@ -171,9 +170,8 @@ TEST_P(Operations, OfACommunicatorThatIsNotPreparedAreRefusedInACaptureThatGoesO
     rank.write(rank.compute, block, kPart, 1);
     rank.check(rank.compute, block, kPart, 1);
     rank.free(block);
-    Result<Graph> graph = capture.end();
-    expect_ok(graph);
-    if (graph) expect_ok(graph->launch(rank.compute));
+    Graph graph = got(capture.end());
+    expect_ok(graph.launch(rank.compute));
     rank.finish();
   });
 }
@@ -215,15 +213,12 @@ TEST_P(Memory, OfACapturedStepIsExactBesideEagerOperations) {
       for (std::uint64_t layer = 0; layer < 8; ++layer) {
         void* const block = rank.allocate(kPart, rank.compute);
         rank.write(rank.compute, block, kPart, 10 * number + layer);
-        const Result<Work> work = largest(rank, block, kPart, rank.compute);
-        expect_ok(work);
-        if (work) expect_ok(work->wait(rank.compute));
+        expect_ok(got(largest(rank, block, kPart, rank.compute)).wait(rank.compute));
         rank.check(rank.compute, block, kPart, 10 * number + layer);
         rank.free(block);
       }
-      Result<Graph> graph = rank.comm->end_capture(capture);
-      expect_ok(graph);
-      if (graph) graphs.push_back(*std::move(graph));
+      Graph graph = got(rank.comm->end_capture(capture));
+      graphs.push_back(std::move(graph));
     }
     for (std::uint64_t round = 0; round < 500; ++round) {
       void* const eager = rank.allocate(kPart, rank.side);
@@ -250,9 +245,7 @@ void run_step(GpuRank& rank, Stream stream, std::uint64_t pattern) {
     const Bytes bytes = kLayer * (1 + layer % 3);
     void* const block = rank.allocate(bytes, stream);
     rank.write(stream, block, bytes, pattern + layer);
-    const Result<Work> work = largest(rank, block, bytes, stream);
-    expect_ok(work);
-    if (work) expect_ok(work->wait(stream));
+    expect_ok(got(largest(rank, block, bytes, stream)).wait(stream));
     kept.push_back(block);
   }
   for (std::uint64_t layer = 8; layer-- > 0;) {
@@ -276,10 +269,8 @@ TEST_P(Memory, OfACapturedStepIsWhatItNeedsWhereverItWasWarmedUp) {
       }
       CaptureScope capture = begin(rank, pool);
       run_step(rank, rank.compute, 50);
-      Result<Graph> graph = rank.comm->end_capture(capture);
-      expect_ok(graph);
-      if (!graph) return;
-      for (int i = 0; i < 100; ++i) expect_ok(rank.comm->launch(*graph, rank.compute));
+      Graph graph = got(rank.comm->end_capture(capture));
+      for (int i = 0; i < 100; ++i) expect_ok(rank.comm->launch(graph, rank.compute));
       rank.finish();
       EXPECT_EQ(pool.statistics().reserved_bytes, kLayer * 15);
     }
@@ -310,14 +301,12 @@ TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
     step(5000);
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
-    if (!graph) return;
+    Graph graph = got(rank.comm->end_capture(capture));
     for (int launch = 0; launch < 100; ++launch) {
-      expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(graph, rank.compute));
     }
     rank.finish();
-    *graph = Graph();
+    graph = Graph();
   });
 }
 

@@ -8,6 +8,7 @@ namespace {
 
 using test::begin;
 using test::expect_ok;
+using test::got;
 using test::GpuRank;
 using test::kBytes;
 using test::kLargest;
@@ -60,14 +61,11 @@ TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
     CaptureScope capture = begin(rank, pool);
     void* const block = rank.allocate(kTroublePart, rank.compute);
     rank.write(rank.compute, block, kTroublePart, 5);
-    const Result<Work> work = largest(rank, block, kTroublePart, rank.compute);
-    expect_ok(work);
-    if (work) expect_ok(work->wait(rank.compute));
+    expect_ok(got(largest(rank, block, kTroublePart, rank.compute)).wait(rank.compute));
     rank.check(rank.compute, block, kTroublePart, 5);
     rank.free(block);
-    Result<Graph> graph = rank.comm->end_capture(capture);
-    expect_ok(graph);
-    if (graph) expect_ok(rank.comm->launch(*graph, rank.compute));
+    Graph graph = got(rank.comm->end_capture(capture));
+    expect_ok(rank.comm->launch(graph, rank.compute));
     rank.finish();
   });
 }
@@ -106,23 +104,19 @@ TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone
       CaptureScope capture = begin(rank, pool);
       void* const block = rank.allocate(kTroublePart, rank.compute);
       rank.write(rank.compute, block, kTroublePart, 9);
-      const Result<Work> work = comm.all_reduce(block, block, kTroublePart.count, kBytes, kLargest,
-                                                overlapped(rank.compute));
-      expect_ok(work);
-      if (work) expect_ok(work->wait(rank.compute));
+      expect_ok(got(comm.all_reduce(block, block, kTroublePart.count, kBytes, kLargest,
+                                    overlapped(rank.compute)))
+                    .wait(rank.compute));
       rank.check(rank.compute, block, kTroublePart, 9);
       rank.free(block);
-      Result<Graph> graph = comm.end_capture(capture);
-      expect_ok(graph);
-      if (graph) graphs.push_back(*std::move(graph));
+      Graph graph = got(comm.end_capture(capture));
+      graphs.push_back(std::move(graph));
     }
     void* const eager = rank.allocate(kTroublePart, rank.compute);
     for (int round = 0; round < 200; ++round) {
       const auto which = static_cast<std::size_t>(round * 7 % 3);
       if (which < graphs.size()) expect_ok(all[which].launch(graphs[which], rank.compute));
-      const Result<Work> work = largest(rank, eager, kTroublePart, rank.compute);
-      expect_ok(work);
-      if (work) expect_ok(work->wait(rank.compute));
+      expect_ok(got(largest(rank, eager, kTroublePart, rank.compute)).wait(rank.compute));
     }
     rank.finish();
     rank.free(eager);

@@ -59,6 +59,12 @@ struct Rank {
   }
 };
 
+inline CaptureScope begin(Rank& rank, GraphPool& pool, CaptureMode mode = CaptureMode::global) {
+  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
+  expect_ok(capture);
+  return *std::move(capture);
+}
+
 class CommRanks : public testing::Test {
  protected:
   explicit CommRanks(int ranks = 2, SimWorldOptions options = {})

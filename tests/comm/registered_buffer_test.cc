@@ -6,8 +6,10 @@
 namespace weir {
 namespace {
 
+using test::begin;
 using test::expect_error;
 using test::expect_ok;
+using test::got;
 using test::Rank;
 
 class Registered : public test::CommRanks {
@@ -187,11 +189,10 @@ TEST_F(Registered, BuffersMayComeInACaptureWhichGoesOn) {
         rank.free(block);
       }
       GraphPool graphs(*rank.heap);
-      Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
-      expect_ok(capture);
+      CaptureScope capture = begin(rank, graphs);
       Result<RegisteredBuffer> made = RegisteredBuffer::create(*rank.comm, rank.compute, 8_MiB);
       expect_ok(made);
-      expect_ok(capture->end());
+      expect_ok(capture.end());
       if (made) expect_ok(made->close());
     }
   });
@@ -201,14 +202,12 @@ TEST_F(Registered, BuffersAreNotClosedInACaptureWhichGoesOn) {
   create_buffers();
   on_all([&](Rank& rank) {
     GraphPool graphs(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
-    expect_ok(capture);
+    CaptureScope capture = begin(rank, graphs);
     rank.write(rank.compute, of(rank)->data(), 8_MiB);
     expect_error(of(rank)->close(), ErrorCode::capture, "is being captured");
     EXPECT_NE(of(rank)->data(), nullptr);
-    Result<Graph> graph = capture->end();
-    expect_ok(graph);
-    *graph = Graph();
+    Graph graph = got(capture.end());
+    graph = Graph();
     expect_ok(of(rank)->close());
   });
   expect_none();
@@ -219,10 +218,9 @@ TEST_F(Registered, BuffersThatAreDestroyedInACaptureAreLeftToTheCommunicator) {
   on_all([&](Rank& rank) {
     rank.write(rank.compute, of(rank)->data(), 8_MiB, 5_ms);
     GraphPool graphs(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
-    expect_ok(capture);
+    CaptureScope capture = begin(rank, graphs);
     of(rank).reset();
-    expect_ok(capture->end());
+    expect_ok(capture.end());
   });
   EXPECT_EQ(world_.counts().segments, 2u);
   on_all([&](Rank& rank) { expect_ok(rank.comm->close()); });
@@ -241,9 +239,7 @@ TEST_F(Registered, BuffersGoOnceOperationsAndTheStreamAreDoneWithThem) {
   });
   create_buffers();
   on_all([&](Rank& rank) {
-    const Result<Work> work = rank.sum(of(rank)->data(), 8_MiB, rank.compute);
-    expect_ok(work);
-    expect_ok(work->wait(rank.compute));
+    expect_ok(got(rank.sum(of(rank)->data(), 8_MiB, rank.compute)).wait(rank.compute));
     rank.read(rank.compute, of(rank)->data(), 8_MiB, 5_ms);
     expect_ok(of(rank)->close());
   });
@@ -254,15 +250,13 @@ TEST_F(Registered, BuffersStayForGraphs) {
   create_buffers();
   on_all([&](Rank& rank) {
     GraphPool graphs(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
-    expect_ok(capture);
+    CaptureScope capture = begin(rank, graphs);
     expect_ok(rank.sum(of(rank)->data(), 8_MiB, rank.compute));
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
-    expect_ok(rank.comm->launch(*graph, rank.side));
+    Graph graph = got(rank.comm->end_capture(capture));
+    expect_ok(rank.comm->launch(graph, rank.side));
     expect_error(of(rank)->close(), ErrorCode::invalid_argument, "1 graphs that captured");
-    expect_ok(rank.comm->launch(*graph, rank.side));  // it works as before
-    *graph = Graph();
+    expect_ok(rank.comm->launch(graph, rank.side));  // it works as before
+    graph = Graph();
     expect_ok(of(rank)->close());
   });
   expect_none();

@@ -6,8 +6,10 @@
 namespace weir {
 namespace {
 
+using test::begin;
 using test::expect_error;
 using test::expect_ok;
+using test::got;
 using test::kSecond;
 using test::Rank;
 
@@ -47,13 +49,11 @@ TEST_F(Watched, FiveLaunchesQueuedTogetherMayEachTakeAlmostTheTimeout) {
   prepare();
   on_all([](Rank& rank) {
     GraphPool pool(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute);
-    expect_ok(capture);
+    CaptureScope capture = begin(rank, pool);
     queue(rank, 1);
-    Result<Graph> graph = rank.comm->end_capture(*capture);
-    expect_ok(graph);
+    Graph graph = got(rank.comm->end_capture(capture));
     for (int launch = 0; launch < 5; ++launch) {
-      expect_ok(rank.comm->launch(*graph, rank.compute));
+      expect_ok(rank.comm->launch(graph, rank.compute));
     }
     EXPECT_EQ(late_after(rank, 3), std::nullopt);
     expect_ok(rank.comm->status());

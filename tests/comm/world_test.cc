@@ -18,11 +18,10 @@ using test::Rank;
 TEST(World, OfASimulatedDeviceHasOneRankAndIsPrepared) {
   SimDevice device;
   Allocator allocator(device);
-  Result<Communicator> world = Communicator::world(allocator, {.name = "simulated"});
+  Result<Communicator> world = Communicator::world(allocator);
   expect_ok(world);
   EXPECT_EQ(world->ranks(), 1);
   EXPECT_EQ(world->rank(), 0);
-  EXPECT_EQ(world->name(), "simulated");
   EXPECT_TRUE(world->prepared());
   EXPECT_EQ(&world->context().heap, &allocator.heap());
   const Stream stream = device.new_stream();

@@ -59,9 +59,6 @@ class Bucketer {
                                  DataType type, Stream stream, const BucketerOptions& options = {});
   // Returns the number of buckets.
   std::size_t buckets() const { return buckets_.size(); }
-  // Returns the number of the bucket that holds a tensor, or buckets() if there is no such tensor.
-  // Tensors are numbered as the parameters are.
-  std::size_t bucket_of(std::size_t tensor) const;
   // Returns the tensor's part of its bucket, where the program writes and reads the gradient, or
   // null if the tensor has no elements or does not exist.
   void* bucket_view(std::size_t tensor) const;
@@ -83,7 +80,7 @@ class Bucketer {
     bool ready = false;  // in this step
   };
   struct Bucket {
-    Bytes bytes;                   // from the first byte of the first tensor to the last of the last
+    Bytes bytes;  // from the first byte of the first tensor to the last of the last
     std::shared_ptr<void> memory;  // goes back to the heap
     std::size_t tensors = 0, missing = 0;
   };

@@ -40,9 +40,8 @@ struct Finding {
 struct Check {
   std::vector<RdmaPort> ports;
 
-  // The variables in force: NCCL's, those of CUDA and Weir that matter to NCCL, and those that give
-  // a process its rank (weir/comm/launch.h). Weir reads them as NCCL does: the environment first,
-  // then the user's file, then the system's file.
+  // The variables in force: NCCL's, and those of CUDA and Weir that matter to NCCL. Weir reads them
+  // as NCCL does: the environment first, then the user's file, then the system's file.
   std::vector<Setting> settings;    // sorted by name, one for each name
   std::vector<std::string> files;   // configuration files that were read
   std::vector<std::string> unread;  // configuration files that could not be read

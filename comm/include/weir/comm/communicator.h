@@ -138,7 +138,6 @@ class Communicator {
   const CommContext& context() const;
   int rank() const;
   int ranks() const;
-  const std::string& name() const;
 
   // The operations. Counts are NCCL's (weir/comm/operation.h). Where NCCL works in place, `send`
   // may equal `receive`; where one buffer has a part for each rank, the other may be this rank's

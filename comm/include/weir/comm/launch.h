@@ -55,9 +55,6 @@ struct Launch {
 // message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
-// Returns whether find_launch() reads a variable of that name.
-bool is_of_a_launch(std::string_view variable);
-
 // Returns the id of a communicator of all ranks of `launch`, the same on each rank, at once. Sets
 // NCCL_COMM_ID in the process's environment, unless the user has set it. Nccl::init() then waits,
 // and fails after about a minute if rank 0 does not listen. Call rendezvous() before the first use
