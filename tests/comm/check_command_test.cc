@@ -68,15 +68,6 @@ TEST_F(CheckCommand, BadCommandLinesAreTwoAndFilesThree) {
   EXPECT_EQ(weir("comm").code, 2);
 }
 
-TEST_F(CheckCommand, AnEmptyNameForJsonIsRefused) {
-  for (const std::string json : {"--json '' --root ", "--json= --root "}) {
-    const test::Finished finished = run("", json + tree_.path());
-    EXPECT_EQ(finished.code, 2);
-    EXPECT_THAT(finished.err, HasSubstr("--json: the value is empty"));
-    EXPECT_THAT(finished.out, IsEmpty());
-  }
-}
-
 TEST_F(CheckCommand, ARootThatMayNotBeReadIsTold) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   std::filesystem::permissions(tree_.path(), std::filesystem::perms::none);

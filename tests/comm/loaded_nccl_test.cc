@@ -13,35 +13,6 @@
 namespace weir {
 namespace {
 
-// LoadedNccl hands the numbers on.
-TEST(NcclEnums, NumberTypesAndReductionsAsWeirDoes) {
-  const std::pair<DataType, ncclDataType_t> types[] = {{DataType::int8, ncclInt8},
-                                                       {DataType::uint8, ncclUint8},
-                                                       {DataType::int32, ncclInt32},
-                                                       {DataType::uint32, ncclUint32},
-                                                       {DataType::int64, ncclInt64},
-                                                       {DataType::uint64, ncclUint64},
-                                                       {DataType::float16, ncclFloat16},
-                                                       {DataType::float32, ncclFloat32},
-                                                       {DataType::float64, ncclFloat64},
-                                                       {DataType::bfloat16, ncclBfloat16},
-                                                       {DataType::float8_e4m3, ncclFloat8e4m3},
-                                                       {DataType::float8_e5m2, ncclFloat8e5m2}};
-  EXPECT_EQ(std::size(types), static_cast<std::size_t>(kDataTypes));
-  for (const auto& [ours, theirs] : types) {
-    EXPECT_EQ(static_cast<int>(ours), static_cast<int>(theirs)) << name_of(ours);
-  }
-  const std::pair<ReduceOp, ncclRedOp_t> reductions[] = {{ReduceOp::sum, ncclSum},
-                                                         {ReduceOp::product, ncclProd},
-                                                         {ReduceOp::max, ncclMax},
-                                                         {ReduceOp::min, ncclMin},
-                                                         {ReduceOp::average, ncclAvg}};
-  EXPECT_EQ(std::size(reductions), static_cast<std::size_t>(kReduceOps));
-  for (const auto& [ours, theirs] : reductions) {
-    EXPECT_EQ(static_cast<int>(ours), static_cast<int>(theirs)) << name_of(ours);
-  }
-}
-
 TEST(LoadNccl, SaysWhatIsMissingAndWhatToDoOrHasAVersion) {
   const Result<std::unique_ptr<Nccl>> nccl = load_nccl(0);
   if (nccl) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Captures and graphs beside one another, on two to four GPUs or simulated ones: several of one
-// communicator, several communicators, other threads, and ranks that are missing.
+// communicator, several communicators, other threads, and what goes wrong between captures,
+// watchdogs and ranks.
 #include <dirent.h>
 
 #include <array>
@@ -20,6 +21,7 @@ using test::GpuRank;
 using test::kBytes;
 using test::On;
 using test::OnGpus;
+using testing::HasSubstr;
 
 constexpr Bytes kGraphSize = 1_MiB;
 
@@ -217,8 +219,97 @@ TEST_P(Registered, BuffersThatComeAndGoLeaveNoFileAndNoMemory) {
   EXPECT_LE(open_files(), files + 8);
 }
 
+class Trouble : public OnGpus {};
+
+TEST_P(Trouble, TheWatchdogDisturbsNoCapture) {
+  create_prepared({.watch_every = 100_us});
+  on_all([](GpuRank& rank) {
+    void* const eager = rank.allocate(kGraphSize, rank.side);
+    for (int round = 0; round < 100; ++round) {
+      expect_ok(largest(*rank.comm, eager, rank.side));
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kGraphSize, rank.compute);
+      expect_ok(largest(*rank.comm, block, rank.compute));
+      rank.free(block);
+      expect_ok(rank.comm->end_capture(capture));
+    }
+    rank.free(eager);
+  });
+}
+
+TEST_P(Trouble, ACaptureThatFailsOnOneRankIsLaunchedByNoneAndAllGoOn) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    {
+      GraphPool pool(*rank.heap);
+      CaptureScope capture = begin(rank, pool);
+      void* const block = rank.allocate(kGraphSize, rank.compute);
+      expect_ok(largest(*rank.comm, block, rank.compute));
+      rank.free(block);
+      const EventHandle captured = *rank.device().create_event();
+      if (rank.number == 1) {  // breaks its capture
+        expect_ok(rank.device().record(captured, rank.compute));
+        EXPECT_FALSE(rank.device().query(captured).ok());
+      }
+      const Result<Graph> graph = rank.comm->end_capture(capture);
+      ASSERT_FALSE(graph.ok());
+      EXPECT_THAT(graph.error().message(), HasSubstr("failed on rank 1"));
+      expect_ok(rank.device().destroy_event(captured));
+    }
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    use_once(rank, *rank.comm, rank.compute, 5);
+    Graph graph = got(rank.comm->end_capture(capture));
+    expect_ok(rank.comm->launch(graph, rank.compute));
+    rank.finish();
+  });
+}
+
+TEST_P(Trouble, ThatEndsACommunicatorOnOneRankIsToldToTheOthersAtOnce) {
+  create_prepared();
+  const auto begin_of_wait = std::chrono::steady_clock::now();
+  on_all([](GpuRank& rank) {
+    GraphPool pool(*rank.heap);
+    CaptureScope capture = begin(rank, pool);
+    if (rank.number == 1) rank.comm->abort("a test");
+    const Result<Graph> graph = rank.comm->end_capture(capture);
+    ASSERT_FALSE(graph.ok());
+    EXPECT_THAT(graph.error().message(), HasSubstr("rank 1 of"));
+    EXPECT_THAT(graph.error().message(), HasSubstr("aborted: a test"));
+    rank.comm->abort("the test ends");
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin_of_wait, std::chrono::seconds(60))
+      << "the host_timeout is 120 s";
+}
+
+TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone) {
+  create_prepared();
+  on_all([](GpuRank& rank) {
+    std::vector<Communicator> all;
+    for (int i = 0; i < 2; ++i) all.push_back(*split_all(rank));
+    GraphPool pool(*rank.heap);
+    std::vector<Graph> graphs;
+    for (Communicator& comm : all) {
+      CaptureScope capture = begin(rank, pool);
+      use_once(rank, comm, rank.compute, 9);
+      graphs.push_back(got(comm.end_capture(capture)));
+    }
+    void* const eager = rank.allocate(kGraphSize, rank.compute);
+    for (int round = 0; round < 200; ++round) {
+      const auto which = static_cast<std::size_t>(round * 7 % 3);
+      if (which < graphs.size()) expect_ok(all[which].launch(graphs[which], rank.compute));
+      expect_ok(got(largest(*rank.comm, eager, rank.compute)).wait(rank.compute));
+    }
+    rank.finish();
+    rank.free(eager);
+    graphs.clear();
+  });
+}
+
 std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
 INSTANTIATE_TEST_SUITE_P(Ranks, Graphs, testing::Values(On::simulated, On::gpus), name);
+INSTANTIATE_TEST_SUITE_P(Ranks, Trouble, testing::Values(On::simulated, On::gpus), name);
 INSTANTIATE_TEST_SUITE_P(Ranks, Registered, testing::Values(On::simulated, On::gpus), name);
 
 }  // namespace

@@ -75,13 +75,6 @@ class Options(unittest.TestCase):
         self.assertIn("WEIR_RANK", self.refused("once", WEIR_RANK="2", WEIR_WORLD_SIZE="2",
                                                 WEIR_LOCAL_RANK="0"))
 
-    def test_it_does_not_know_of_multicast(self):
-        # Driver entry points are asked for by name: a binary that has no such name does not call
-        # it. NCCL's library has: of that the Processes ask NCCL itself.
-        contents = pathlib.Path(PEER).read_bytes()
-        self.assertIn(b"cuMemCreate", contents, "names of the driver's calls are found like this")
-        self.assertNotIn(b"cuMulticast", contents)
-
 
 class Processes(unittest.TestCase):
     ranks = 0
@@ -239,21 +232,6 @@ class Processes(unittest.TestCase):
             if self.ranks == 2:
                 self.assertEqual(crossing, {"NET/Socket"}, log[-3000:])
             self.assertLessEqual(crossing, {"NET/Socket"}, log[-3000:])
-
-    def test_on_one_node_neither_network_nor_multicast_is_used(self):
-        """By NCCL's own account: it is told to leave multicast alone, has no channels for it, and
-        makes no group. Weir itself can't (Options). What no test here shows: which calls NCCL's
-        library makes at the driver."""
-        for rank, log in enumerate(self.logged("once")):
-            nvls = re.findall(r"(\d+) nvls channels", log)
-            kinds = {f"{kind}/{name}" for _, _, kind, name in CHANNEL.findall(log)}
-            self.note(f"rank {rank}: {len(nvls)} communicators, channels via {sorted(kinds)}")
-            self.assertTrue(nvls and kinds, log[-3000:])
-            self.assertEqual(set(nvls), {"0"})
-            self.assertNotIn("NET/Socket", kinds)
-            for told in ("Multicast group", "Multicast memory", "multicast memory"):
-                self.assertNotIn(told, log)
-            self.assertIn("NCCL_NVLS_ENABLE set by environment to 0", log)
 
     def test_rank_0_may_come_late(self):
         with processes.Run(self, self.folder) as run:

@@ -141,36 +141,6 @@ TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   EXPECT_EQ(world_->counts().communicators, 0u);
 }
 
-TEST_F(SimNcclRanks, ConnectToThePeersOfAnOperationAlone) {
-  make(3, {.connects_at_once = false});
-  const auto connections_of = [&](One& of, const Operation& operation) {
-    const std::uint64_t before = world_->counts().lazy_connections;
-    expect_ok(of.enqueue(operation));
-    return world_->counts().lazy_connections - before;
-  };
-  for (const std::uint64_t expected : {1, 0}) {
-    EXPECT_EQ(connections_of(one(0), pair(OperationKind::send, one(0), 1)), expected);
-    EXPECT_EQ(connections_of(one(1), pair(OperationKind::receive, one(1), 0)), expected);
-  }
-  EXPECT_EQ(connections_of(one(0), pair(OperationKind::receive, one(0), 2)), 1u);
-  EXPECT_EQ(connections_of(one(2), pair(OperationKind::send, one(2), 0)), 1u);
-  const auto all_to_all = [](const One& of) {
-    Operation operation = sum(of);
-    operation.kind = OperationKind::all_to_all;
-    operation.receive = of.at(1_MiB);
-    return operation;
-  };
-  const std::uint64_t left[] = {1, 2, 2};  // of three, with itself
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(connections_of(one(rank), all_to_all(one(rank))), left[rank]) << rank;
-    EXPECT_EQ(connections_of(one(rank), sum(one(rank))), 1u) << "rings";
-    EXPECT_EQ(connections_of(one(rank), sum(one(rank))), 0u);
-  }
-  for (std::size_t rank = 0; rank < 3; ++rank) expect_ok(one(rank).finish());
-  EXPECT_EQ(world_->counts().refused_in_captures, 0u);
-  EXPECT_THAT(world_->mismatches(), IsEmpty());
-}
-
 class SimNcclRanksThatAreMissing : public SimNcclRanks {
  protected:
   static constexpr SimWorldOptions kSoon{.host_timeout = std::chrono::milliseconds(20)};
