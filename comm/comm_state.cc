@@ -210,7 +210,6 @@ Status CommState::close() {
     failed = failure_.has_value();
   }
   if (prepared.exchange(false) && failed) end_agreement();
-  constexpr Nanoseconds kSecond{1'000'000'000};
   await_late(std::max(options.host_timeout, kSecond));  // they use what goes next
   if (!left_segments_.empty()) {
     note(in_own_time(*this,

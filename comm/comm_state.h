@@ -29,6 +29,8 @@ struct CapturedCommunicator final : CaptureResource {
   const std::shared_ptr<void> in_graph;    // goes first
 };
 
+constexpr Nanoseconds kSecond{1'000'000'000};  // that ranks which have ended wait for the others
+
 // Host-waits for what the stream holds.
 Status host_wait(EventCalls& device, Stream stream);
 

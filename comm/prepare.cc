@@ -17,7 +17,6 @@ namespace {
 // Bytes of an operation, enough for NCCL to choose rings and its simple protocol, which it connects
 // at first use where NCCL_RUNTIME_CONNECT=0 came too late.
 constexpr std::uint64_t kLarge = std::uint64_t{32} << 20;
-constexpr Nanoseconds kSecond{1'000'000'000};  // that ranks which have ended wait for the others
 
 template <class Number>
 Number number_in_bytes(const std::vector<std::byte>& bytes) {

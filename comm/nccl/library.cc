@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -27,42 +26,27 @@ Error unavailable(const std::string& why) {
   return {ErrorCode::unavailable, "NCCL is not available: " + why + kRemedy};
 }
 
-struct Setting {
-  const char* name;
-  const char* value;
-  const char* why;
-};
-// What NCCL reads once, when it is first used. The user's own are kept.
-constexpr std::array<Setting, 2> kSettings{{
-    {"NCCL_RUNTIME_CONNECT", "0", "rings and trees are connected with the communicator"},
-    {"NCCL_GRAPH_REGISTER", "0",
-     "it registers whole physical handles of captured buffers, which are shared by several here"},
-}};
-
-// Empty: not set.
-std::string in_environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
 // As NCCL reads it. Absent: not set, or empty.
 std::optional<std::int64_t> number_in_environment(const char* name) {
-  const std::string value = in_environment(name);
-  if (value.empty()) return {};
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return {};
   return nccl_number_in(value);
 }
 
+// What NCCL reads once, when it is first used; the user's own are kept. Rings and trees are
+// connected with the communicator; and NCCL registers no buffers of captures, since it would
+// register whole physical handles, which several buffers share here.
 void make_settings() {
-  for (const Setting& setting : kSettings) {
-    if (number_in_environment(setting.name)) continue;
-    ::setenv(setting.name, setting.value, 1);
-    log(LogLevel::info, fmt::format("{}={} was set: {}", setting.name, setting.value, setting.why));
+  for (const char* const name : {"NCCL_RUNTIME_CONNECT", "NCCL_GRAPH_REGISTER"}) {
+    if (number_in_environment(name)) continue;
+    ::setenv(name, "0", 1);
+    log(LogLevel::info, fmt::format("{}=0 was set, for captures", name));
   }
 }
 
 Result<NcclLibrary> load() {
-  const std::string named = in_environment("WEIR_NCCL_LIBRARY");
-  const std::string path = named.empty() ? "libnccl.so.2" : named;
+  const char* const named = std::getenv("WEIR_NCCL_LIBRARY");
+  const std::string path = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
   make_settings();
   // Never closed: its threads run as long as the process.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -101,7 +85,7 @@ Status check_settings() {
   if (number_in_environment("NCCL_COMM_BLOCKING") == 0) return calls_that_do_not_wait();
   if (number_in_environment("NCCL_GRAPH_REGISTER").value_or(0) == 0) return {};
   return Error(ErrorCode::invalid_argument,
-               "NCCL_GRAPH_REGISTER=" + in_environment("NCCL_GRAPH_REGISTER") +
+               "NCCL_GRAPH_REGISTER=" + std::string(std::getenv("NCCL_GRAPH_REGISTER")) +
                    " is set in the environment: NCCL would register the physical memory under the "
                    "buffers of captured operations, whole, which Weir shares between buffers and "
                    "maps elsewhere while the graph lives. Unset it, or set it to 0, and make "

@@ -5,9 +5,12 @@
 
 #include <nccl.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "cuda/driver.h"
+#include "weir/comm/nccl.h"
 #include "weir/comm/operation.h"
 #include "weir/result.h"
 
@@ -70,6 +73,16 @@ inline ncclResult_t NcclLibrary::call(const Operation& operation, ncclComm_t com
       return ncclRecv(receive, count, type, peer, comm, stream);
   }
   return ncclInvalidArgument;
+}
+
+// One GPU's NCCL. `nccl` and `driver` outlive it. It releases the primary context of `device`,
+// which `context` is.
+std::unique_ptr<Nccl> make_loaded_nccl(const NcclLibrary& nccl, const cuda::Driver& driver,
+                                       CUdevice device, CUcontext context);
+// The library behind it; null: it is none of the above.
+const NcclLibrary* library_of(const Nccl& nccl);
+inline ncclComm_t comm_of(CommHandle comm) {
+  return static_cast<ncclComm_t>(Address{comm.value}.pointer());
 }
 
 // Errors: invalid_argument (a setting with which captures can't work).

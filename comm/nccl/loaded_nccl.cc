@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/nccl/loaded_nccl.h"
-
 #include <fmt/format.h>
 
 #include <bit>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "comm/bounded.h"
+#include "comm/nccl/library.h"
 #include "comm/numbers.h"
 
 namespace weir {

@@ -67,48 +67,5 @@ TEST_F(AbsentRanks, MayComeLate) {
   });
 }
 
-TEST_F(AbsentRanks, HoldUpWhateverWaitsForTheOperation) {
-  create();
-  Rank& rank = *ranks_[0];
-  void* const block = rank.allocate(kSize, rank.compute);
-  const Result<Work> work = rank.sum(block, kSize, rank.compute);
-  expect_ok(work);
-  expect_ok(work->wait(rank.side));
-  const EventHandle before = *rank.device.create_event(), after = *rank.device.create_event(),
-                    of_all = *rank.device.create_event();
-  expect_ok(rank.device.record(before, rank.compute));
-  expect_ok(rank.device.record(after, rank.side));
-  expect_ok(rank.device.record_context(of_all));
-  rank.device.advance(kSecond);
-  EXPECT_TRUE(*rank.device.query(before));
-  EXPECT_FALSE(*rank.device.query(after));
-  EXPECT_FALSE(*rank.device.query(of_all));
-  EXPECT_FALSE(rank.device.finished(after));
-  expect_error(rank.device.synchronize(after), ErrorCode::device, "rank 1 has not come to it");
-  void* const other = ranks_[1]->allocate(kSize, ranks_[1]->compute);
-  expect_ok(ranks_[1]->sum(other, kSize, ranks_[1]->compute));
-  EXPECT_TRUE(*rank.device.query(after));
-  EXPECT_TRUE(*rank.device.query(of_all));
-  expect_ok(rank.device.synchronize(after));
-  for (const EventHandle event : {before, after, of_all})
-    expect_ok(rank.device.destroy_event(event));
-  rank.free(block);
-  ranks_[1]->free(other);
-}
-
-TEST_F(AbsentRanks, AreNotStoodInForByOneThatComesTwice) {
-  const UniqueId id = *ranks_[0]->nccl->unique_id();
-  std::thread first([&] {
-    expect_error(ranks_[0]->nccl->init(id, 2, 0, {.name = "twice"}), ErrorCode::device,
-                 "'twice': not all 2 ranks came");
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  expect_error(ranks_[1]->nccl->init(id, 2, 0, {.name = "twice"}), ErrorCode::device,
-               "'twice': another came as rank 0 already");
-  expect_error(ranks_[1]->nccl->init(id, 3, 1, {.name = "twice"}), ErrorCode::device,
-               "this rank says that there are 3, another 2");
-  first.join();
-}
-
 }  // namespace
 }  // namespace weir

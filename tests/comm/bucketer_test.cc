@@ -153,26 +153,6 @@ TEST_F(Buckets, AreReducedWhileTheRestIsComputed) {
   });
 }
 
-// What a program computes on another stream it orders itself.
-TEST_F(Buckets, TakeGradientsOfAnotherStreamThatIsOrdered) {
-  const std::vector<std::uint64_t> counts{5'000, 70'000, 20, 9'000, 30'000, 1, 4'000};
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, counts, {.bucket = 256_KiB, .first_bucket = 16_KiB});
-    for (std::uint32_t i = 0; i < 20; ++i) {
-      expect_ok(rank.heap->order(rank.compute, rank.side));
-      for (const std::size_t tensor : shuffled(counts.size(), i + 1)) {
-        const Stream stream = (tensor + i) % 2 == 0 ? rank.side : rank.compute;
-        write(rank, buckets, tensor, counts[tensor], stream);
-        expect_ok(rank.heap->order(stream, rank.compute));
-        expect_ok(buckets.ready(tensor));
-      }
-      expect_ok(buckets.finish());
-      read_all(rank, buckets, counts, rank.compute);
-    }
-    EXPECT_EQ(host_waits(rank), 0u);
-  });
-}
-
 TEST_F(Buckets, WrittenOnAnotherStreamWithoutAnOrderAreARace) {
   on_all([&](Rank& rank) {
     Bucketer buckets = make(rank, {1000});

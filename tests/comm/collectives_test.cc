@@ -18,21 +18,6 @@ class EagerCollectives : public test::CommRanks {
  protected:
 };
 
-TEST_F(EagerCollectives, BuffersMayGoAtOnce) {
-  create();
-  on_all([](Rank& rank) {
-    for (int step = 0; step < 10; ++step) {
-      void* const block = rank.allocate(kLargeSize, rank.compute);
-      rank.write(rank.compute, block, kLargeSize);
-      expect_ok(rank.sum(block, kLargeSize, rank.compute));
-      rank.free(block);  // the next one's write is a race, were the fence left out
-    }
-    EXPECT_EQ(rank.device.host_waits(), 0u);
-    // Two at most: one that is summed, one that is written meanwhile.
-    EXPECT_LE(rank.device.physical_peak(), kLargeSize * 2);
-  });
-}
-
 TEST_F(EagerCollectives, BlocksThatTheyOnlyReadOrOnlyWriteMayGoAtOnceToo) {
   create();
   on_all([](Rank& rank) {
@@ -170,28 +155,6 @@ TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
     EXPECT_EQ(rank.device.host_waits(), 0u);
     rank.free(block);
   });
-}
-
-class ThreeRanks : public test::CommRanks {
- protected:
-  ThreeRanks() : CommRanks(3) {}
-};
-
-// Two of them are far ahead of the third.
-TEST_F(ThreeRanks, TheOperationInWhichTheyDifferIsNamedByItsPlace) {
-  create();
-  may_differ_ = true;
-  for (const auto& rank : ranks_) {
-    void* const block = rank->allocate(kLargeSize, rank->compute);
-    for (int i = 0; i < 3; ++i) {
-      const bool differs = rank->number == 1 && i == 2;
-      expect_ok(rank->sum(block, differs ? 1_MiB : kLargeSize, rank->compute));
-    }
-    rank->free(block);
-    if (rank->number != 1) continue;
-    ASSERT_THAT(world_.mismatches(), testing::SizeIs(1));
-    EXPECT_THAT(world_.mismatches().front(), testing::StartsWith("operation 3 of "));
-  }
 }
 
 class Threads : public EagerCollectives {};

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/loaded_nccl.h"
+#include "comm/nccl/library.h"
 
 namespace weir {
 namespace {

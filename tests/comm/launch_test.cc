@@ -195,18 +195,6 @@ TEST(Launch, TakesAnEmptyVariableForOneThatIsNotSet) {
   EXPECT_EQ(found({{"RANK", ""}, {"WORLD_SIZE", ""}, {"WEIR_RANK", ""}}).ranks, 1);
 }
 
-TEST(ProcessEnvironment, HasEachVariableUpToItsFirstEqualsSign) {
-  ::setenv("A_VARIABLE_OF_LAUNCH_TEST", "b=c", 1);
-  ::setenv("ANOTHER_OF_LAUNCH_TEST", "", 1);
-  const Environment environment = process_environment();
-  ::unsetenv("A_VARIABLE_OF_LAUNCH_TEST");
-  ::unsetenv("ANOTHER_OF_LAUNCH_TEST");
-  EXPECT_EQ(*value_of(environment, "A_VARIABLE_OF_LAUNCH_TEST"), "b=c");
-  EXPECT_EQ(environment.count("ANOTHER_OF_LAUNCH_TEST"), 1u);
-  EXPECT_EQ(value_of(environment, "ANOTHER_OF_LAUNCH_TEST"), nullptr) << "it is empty";
-  EXPECT_EQ(value_of(environment, "NONE_OF_LAUNCH_TEST"), nullptr);
-}
-
 // NCCL reads NCCL_COMM_ID in unique_id() and init().
 TEST(Rendezvous, NamesTheAddressMeanwhileAndLeavesTheEnvironmentAsItWas) {
   SimDevice device;

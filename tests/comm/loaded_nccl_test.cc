@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of the real NCCL's side can be seen without a GPU.
-#include "comm/nccl/loaded_nccl.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "comm/nccl/library.h"
 #include "weir/comm/nccl.h"
 
 namespace weir {

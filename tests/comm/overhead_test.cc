@@ -46,23 +46,6 @@ double cell(const ScenarioReport& report, std::size_t row, std::size_t column) {
   return std::stod(report.tables.at(0).rows.at(row).at(column));
 }
 
-TEST(Overhead, SizesGrowByAFactorUpToTheLast) {
-  const auto sizes = [](std::uint64_t least, std::uint64_t most, std::uint64_t factor) {
-    std::vector<std::uint64_t> all;
-    OverheadOptions options;
-    options.least = {least};
-    options.most = {most};
-    options.factor = factor;
-    for (const Bytes size : sizes_of(options)) all.push_back(size.count);
-    return all;
-  };
-  EXPECT_THAT(sizes(8, 64, 2), ElementsAre(8, 16, 32, 64));
-  EXPECT_THAT(sizes(8, 100, 3), ElementsAre(8, 24, 72));
-  EXPECT_THAT(sizes(8, 8, 2), ElementsAre(8));
-  EXPECT_THAT(sizes(std::uint64_t{1} << 62, ~std::uint64_t{0}, 8),
-              ElementsAre(std::uint64_t{1} << 62));
-}
-
 TEST(Overhead, BandwidthIsWhatNcclTestsDefine) {
   EXPECT_DOUBLE_EQ(bus_bandwidth(OperationKind::all_reduce, 4'000'000_B, 1e-3, 4), 4 * 1.5);
   EXPECT_DOUBLE_EQ(bus_bandwidth(OperationKind::all_gather, 4'000'000_B, 1e-3, 4), 4 * .75);

@@ -84,7 +84,10 @@ TEST_F(Registered, DifferentBuffersAreRefusedEverywhereAndNothingIsKept) {
   on_all([](Rank& rank) {
     expect_error(
         RegisteredBuffer::create(*rank.comm, rank.compute, rank.number == 0 ? 64_MiB : 32_MiB),
-        ErrorCode::invalid_argument, "rank 0 for 67108864 bytes, rank 1 for 33554432 bytes");
+        ErrorCode::invalid_argument,
+        rank.number == 0 ? "rank 1 create a registered buffer of 33554432 bytes, this one create a "
+                           "registered buffer of 67108864 bytes: make the same calls on every rank"
+                         : "rank 0 create a registered buffer of 67108864 bytes");
   });
   expect_none();
   create_buffers();  // the ranks are in step still
@@ -108,7 +111,7 @@ TEST_F(Registered, BuffersThatOneRankAloneCanNotHaveAreRefusedEverywhere) {
     const bool is_bad = rank.number == 1;
     for (const Bytes bad : {0_B, Bytes{~std::uint64_t{0}}}) {
       expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, is_bad ? bad : 2_MiB),
-                   ErrorCode::invalid_argument, "ranks ask for different registered buffers");
+                   ErrorCode::invalid_argument, "ranks ask for different things");
     }
     expect_error(RegisteredBuffer::create(*rank.comm, is_bad ? unknown : rank.compute, 2_MiB),
                  ErrorCode::device,
@@ -148,7 +151,8 @@ class RegisteredSoon : public Registered {
 
 TEST_F(RegisteredSoon, BuffersWhoseOtherRanksDoNotComeEndTheCommunicator) {
   expect_error(RegisteredBuffer::create(*ranks_[0]->comm, ranks_[0]->compute, 2_MiB),
-               ErrorCode::device, "create a registered buffer: a rank did not take part");
+               ErrorCode::device,
+               "create a registered buffer of 2097152 bytes: a rank did not take part");
   EXPECT_FALSE(ranks_[0]->comm->status());
   expect_none();
 }

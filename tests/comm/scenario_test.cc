@@ -168,25 +168,5 @@ TEST(CudaRanks, AreOfALaunchThatIsWholeAndNoMoreThanTheGpus) {
                                                 HasSubstr("no kernels for GPUs")));
 }
 
-TEST(ScenarioJson, HasAimsAndTables) {
-  const ScenarioReport report = run_scenario_e(scenario_ranks(), small_models());
-  const auto json = nlohmann::json::parse(scenario_json(report));
-  EXPECT_EQ(json["scenario"], "E");
-  EXPECT_EQ(json["holds"], true);
-  ASSERT_EQ(json["aims"].size(), 2u);
-  EXPECT_EQ(json["aims"][0]["bound"], "at least");
-  EXPECT_EQ(json["aims"][0]["aim"], 30);
-  EXPECT_EQ(json["aims"][0]["holds"], true);
-  EXPECT_EQ(json["tables"][0]["rows"].size(), 2u);
-  EXPECT_EQ(json["tables"][0]["rows"][0].size(), json["tables"][0]["columns"].size());
-}
-
-TEST(ScenarioText, HasNoSignWhereNothingIsLeft) {
-  EXPECT_EQ(percent(-0.04), "0.0 %");
-  EXPECT_EQ(percent(0.04), "0.0 %");
-  EXPECT_EQ(percent(-0.06), "-0.1 %");
-  EXPECT_EQ(percent(30), "30.0 %");
-}
-
 }  // namespace
 }  // namespace weir

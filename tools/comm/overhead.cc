@@ -10,7 +10,7 @@
 
 #include "replay/units.h"
 #ifdef WEIR_HAVE_NCCL
-#include "comm/nccl/loaded_nccl.h"
+#include "comm/nccl/library.h"
 #endif
 
 namespace weir {
