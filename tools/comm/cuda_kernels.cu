@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,8 +13,9 @@
 #include <vector>
 
 #include "comm/contents.h"
-#include "comm/cuda_kernels.h"
+#include "comm/ranks.h"
 #include "pattern/relaxed_capture.h"
+#include "weir/cuda_device.h"
 
 namespace weir {
 namespace {
@@ -111,6 +113,15 @@ void launch_work(cudaStream_t stream, std::span<const Touched> touched, std::uin
   work_kernel<<<blocks, kThreads, 0, stream>>>(ranges, rounds);
   check("launching a kernel that works", cudaGetLastError());
 }
+
+// How long work takes on a GPU, so that a kernel of a wanted duration can be made: it does a fixed
+// amount of work, and takes longer where others use the GPU too.
+struct KernelRates {
+  double ns_per_round = 0;  // where every thread that the GPU runs at once does it
+  double ns_per_byte = 0;   // read or written
+  unsigned blocks = 0;      // that the GPU runs at once
+  unsigned multiprocessors = 0;
+};
 
 // How long such a kernel takes by the host's clock, in nanoseconds: the least of five.
 double time_work(std::span<const Touched> touched, std::uint64_t rounds, unsigned blocks) {
@@ -234,8 +245,7 @@ class CudaKernels final : public Kernels {
   unsigned long long* number_ = nullptr;  // in device memory
 };
 
-}  // namespace
-
+// The host waits, some 50 ms. No capture goes on.
 KernelRates measure_kernels(int ordinal) {
   KernelRates rates;
   int processors = 0, threads = 0;
@@ -268,9 +278,13 @@ KernelRates measure_kernels(int ordinal) {
   return rates;
 }
 
-std::unique_ptr<Kernels> open_cuda_kernels(CudaDevice& device, const KernelRates& rates, int rank,
-                                           int ranks) {
-  return std::make_unique<CudaKernels>(device, rates, rank, ranks);
+}  // namespace
+
+std::unique_ptr<Kernels> open_cuda_kernels(CudaDevice& device, int rank, int ranks) {
+  static std::map<int, KernelRates> measured;  // by GPU
+  const int ordinal = device.ordinal();
+  if (!measured.contains(ordinal)) measured[ordinal] = measure_kernels(ordinal);
+  return std::make_unique<CudaKernels>(device, measured[ordinal], rank, ranks);
 }
 
 }  // namespace weir

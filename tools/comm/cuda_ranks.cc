@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "comm/cuda_kernels.h"
 #include "comm/ranks.h"
+#include "weir/cuda_device.h"
 
 namespace weir {
 namespace {
@@ -19,10 +19,7 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
   CudaJob(const Environment& environment, int wanted) : launch_(need(find_launch(environment))) {
     const int gpus = need(CudaDevice::count());
     is_launched() ? take_process(wanted, gpus) : take_threads(wanted, gpus);
-    for (Seat& seat : seats_) {
-      seat.rates = measure_kernels(seat.ordinal);
-      seat.nccl = need(load_nccl(seat.ordinal));
-    }
+    for (Seat& seat : seats_) seat.nccl = need(load_nccl(seat.ordinal));
     connect();
   }
   ~CudaJob() {
@@ -35,7 +32,7 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
       const Seat& seat = seats_[i];
       const int rank = rank_of(i);
       std::unique_ptr<CudaDevice> device = need(CudaDevice::open(seat.ordinal));
-      auto kernels = open_cuda_kernels(*device, seat.rates, rank, ranks_);
+      auto kernels = open_cuda_kernels(*device, rank, ranks_);
       const Stream compute = kernels->new_stream();
       ranks.push_back({rank, ranks_, seat.nccl.get(), seat.job, std::move(device),
                        std::move(kernels), compute});
@@ -47,7 +44,6 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
  private:
   struct Seat {
     int ordinal = 0;
-    KernelRates rates = {};
     std::unique_ptr<Nccl> nccl = {};
     CommHandle job = {};
   };

@@ -129,8 +129,7 @@ class OverheadOfRank {
     }
   }
   void complete() {
-    const Work last = std::exchange(last_, {});
-    if (!last.captured()) need(last.wait(rank_.compute));
+    need(std::exchange(last_, {}).wait(rank_.compute));
     rank_.kernels->finish(rank_.compute);
   }
 

@@ -29,6 +29,8 @@
 
 namespace weir {
 
+class CudaDevice;
+
 // In BenchRank::gather().
 struct AnotherFailed final : Exception {
   AnotherFailed() : Exception(ErrorCode::device, "another rank has failed") {}
@@ -168,6 +170,9 @@ std::unique_ptr<Ranks> open_sim_ranks(const SimRanksOptions& sim, const RanksOpt
 // Throws: the errors of find_launch() and rendezvous(); invalid_argument (more ranks than GPUs);
 // unavailable (no driver, no NCCL); device.
 OpenRanks cuda_ranks(const Environment& environment, int ranks);
+// `device` lives longer. The first time the GPU is measured, some 50 ms. Not thread-safe. Throws:
+// device.
+std::unique_ptr<Kernels> open_cuda_kernels(CudaDevice& device, int rank, int ranks);
 
 template <class Value>
 std::vector<Value> BenchRank::gather(const Value& mine, bool failed) {

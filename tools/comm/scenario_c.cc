@@ -27,7 +27,6 @@ struct Variant {
 
 struct Outcome {
   Bytes beyond;  // physical memory, most, beyond what was held before the first step
-  Bytes live;    // blocks, most, likewise
   Nanoseconds step;
   std::vector<Bytes> picture;  // memory held, and live, after each layer
 };
@@ -61,7 +60,6 @@ class OverlapOfRank {
     const Nanoseconds took = rank_.kernels->now() - begin;
     const Statistics after = rank_.heap->statistics();
     return {{after.reserved_bytes.peak - before_.reserved_bytes.current},
-            {after.live_bytes.peak - before_.live_bytes.current},
             {took.count / options_.steps},
             std::move(picture_)};
   }
@@ -164,8 +162,8 @@ Outcome run_variant(const OpenRanks& open, const OverlapOptions& options, const 
   for (int run = 1; run < options.runs; ++run) {
     if (run_once(open, options, variant, report).picture == first.picture) ++alike;
   }
-  table.rows.push_back({variant.name, in_words(first.beyond), in_words(first.live),
-                        in_words(first.step), fmt::format("{} of {}", alike, options.runs)});
+  table.rows.push_back({variant.name, in_words(first.beyond), in_words(first.step),
+                        fmt::format("{} of {}", alike, options.runs)});
   return first;
 }
 
@@ -189,7 +187,7 @@ ScenarioReport run_scenario_c(const OpenRanks& open, const OverlapOptions& optio
           "{} layers {} wide, each with an output of {}, all-reduced, dropped at once; {} steps, "
           "and the host waits for none",
           options.layers, options.width, in_words(options.output), options.steps),
-      .columns = {"", "beyond the weights", "of it blocks", "step", "runs of the same bytes"},
+      .columns = {"", "beyond the weights", "step", "runs of the same bytes"},
       .rows = {}};
   Outcome kept;  // eager; then captured
   for (const Variant& variant : kVariants) {
