@@ -96,25 +96,28 @@ Status Ranks::on_all(const std::function<void(BenchRank&)>& work) {
       tell_failure);
 }
 
+// Ranks of one process tell each other what they found once all have closed their communicators: a
+// GPU that waits for another rank then holds up the other's close (docs/comm.md).
 std::vector<std::string> Ranks::close() {
   std::mutex mutex;
   std::vector<std::string> wrong;
   if (world_ != nullptr && !ranks_.empty()) wrong = world_->mismatches();
-  std::size_t found = wrong.size();
-  const Status closed = in_threads(ranks_, [&](BenchRank& rank) {
-    std::vector<std::string> mine;
-    const Status ended = rank.comm ? rank.comm->close() : Status();
-    if (!ended) mine.push_back(ended.error().message());
-    if (rank.raw.value != 0) (void)rank.nccl->destroy(rank.raw);
-    for (std::string& one : inspect(rank)) mine.push_back(std::move(one));
-    const auto all = rank.knows_of_failure ? std::vector{mine.size()} : rank.gather(mine.size());
+  const auto note = [&](const BenchRank& rank, const std::string& what) {
     const std::lock_guard lock(mutex);
-    for (const std::size_t count : all) found += count;
-    for (std::string& one : mine) wrong.push_back(fmt::format("rank {}: {}", rank.rank, one));
+    wrong.push_back(fmt::format("rank {}: {}", rank.rank, what));
+  };
+  (void)in_threads(ranks_, [&](BenchRank& rank) {
+    const Status ended = rank.comm ? rank.comm->close() : Status();
+    if (!ended) note(rank, ended.error().message());
+    if (rank.raw.value != 0) (void)rank.nccl->destroy(rank.raw);
+    for (const std::string& found : inspect(rank)) note(rank, found);
   });
-  if (!closed) wrong.push_back(closed.error().message());
-  if (wrong.empty() && found > 0)
-    wrong.emplace_back("another rank found what is wrong, and says so");
+  const std::size_t found_here = wrong.size();
+  const Status told = in_threads(ranks_, [&](BenchRank& rank) {
+    if (rank.knows_of_failure || found_here > 0) return tell_failure(rank);
+    (void)rank.gather(0);
+  });
+  if (!told && wrong.empty()) wrong.push_back(told.error().message());
   ranks_.clear();
   return wrong;
 }
