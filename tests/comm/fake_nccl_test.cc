@@ -192,6 +192,8 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
                              ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t) {
     return say("broadcast", number(send), number(receive), count, type, root, number(comm));
   };
+  library.ncclGroupStart = [] { return say("group_start"); };
+  library.ncclGroupEnd = [] { return say("group_end"); };
   library.ncclGetLastError = [](ncclComm_t) { return "its last words"; };
   const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
   const auto* const send = reinterpret_cast<const void*>(0x10);
@@ -207,16 +209,24 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
   const Operation given{OperationKind::broadcast, send, receive, 4, DataType::int8, {}, 1};
   EXPECT_TRUE(enqueue(given).ok());
   EXPECT_THAT(said, testing::ElementsAre("broadcast 16 32 4 0 1 5"));
-  const auto expect_refused = [&](const Operation& operation, const std::string& call,
-                                  std::size_t calls) {
-    next_result = ncclInternalError;
-    const Status refused = enqueue(operation);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code(), ErrorCode::device);
-    EXPECT_EQ(refused.error().message(), call + ": fake (its last words)");
-    EXPECT_EQ(said.size(), calls);
-  };
-  expect_refused(most, std::string(name_of(OperationKind::all_reduce)), 1);
+  next_result = ncclInternalError;
+  const Status refused = enqueue(most);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::device);
+  EXPECT_EQ(refused.error().message(), "all-reduce: fake (its last words)");
+
+  // A group that was begun is ended, whatever happened.
+  said.clear();
+  const Operation group[] = {given, most, given};
+  EXPECT_TRUE(nccl->enqueue({5}, group, Stream{}).ok());
+  EXPECT_THAT(said, testing::ElementsAre("group_start", "broadcast 16 32 4 0 1 5",
+                                         "all_reduce 16 32 3 7 2 5", "broadcast 16 32 4 0 1 5",
+                                         "group_end"));
+  said.clear();
+  library.ncclAllReduce = [](const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
+                             ncclComm_t, cudaStream_t) { return ncclInternalError; };
+  EXPECT_FALSE(nccl->enqueue({5}, group, Stream{}).ok());
+  EXPECT_THAT(said, testing::ElementsAre("group_start", "broadcast 16 32 4 0 1 5", "group_end"));
 }
 
 // NCCL keeps the pointer, and profilers read it later.
