@@ -30,12 +30,15 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
     std::vector<BenchRank> ranks;
     for (std::size_t i = 0; i < seats_.size(); ++i) {
       const Seat& seat = seats_[i];
-      const int rank = rank_of(i);
       std::unique_ptr<CudaDevice> device = need(CudaDevice::open(seat.ordinal));
-      auto kernels = open_cuda_kernels(*device, rank, ranks_);
-      const Stream compute = kernels->new_stream();
-      ranks.push_back({rank, ranks_, seat.nccl.get(), seat.job, std::move(device),
-                       std::move(kernels), compute});
+      BenchRank& added = ranks.emplace_back();
+      added.rank = rank_of(i);
+      added.ranks = ranks_;
+      added.nccl = seat.nccl.get();
+      added.job = seat.job;
+      added.kernels = open_cuda_kernels(*device, added.rank, ranks_);
+      added.compute = added.kernels->new_stream();
+      added.device = std::move(device);
     }
     return std::make_unique<Ranks>(describe(), std::move(ranks), options, CommunicatorOptions{},
                                    shared_from_this());

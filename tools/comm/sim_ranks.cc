@@ -88,16 +88,13 @@ std::unique_ptr<Ranks> open_sim_ranks(const SimRanksOptions& sim, const RanksOpt
   std::vector<BenchRank> ranks;
   for (int rank = 0; rank < sim.ranks; ++rank) {
     auto device = std::make_unique<SimDevice>(costs);
-    job->nccls.push_back(job->world.rank(rank, *device));
-    auto kernels = std::make_unique<SimKernels>(*device, rank, sim.ranks);
-    const Stream compute = device->new_stream();
-    ranks.push_back({rank,
-                     sim.ranks,
-                     job->nccls.back().get(),
-                     {},
-                     std::move(device),
-                     std::move(kernels),
-                     compute});
+    BenchRank& added = ranks.emplace_back();
+    added.rank = rank;
+    added.ranks = sim.ranks;
+    added.nccl = job->nccls.emplace_back(job->world.rank(rank, *device)).get();
+    added.kernels = std::make_unique<SimKernels>(*device, rank, sim.ranks);
+    added.compute = device->new_stream();
+    added.device = std::move(device);
   }
   const UniqueId id = need(job->nccls.front()->unique_id());
   need(in_threads(ranks, [&](BenchRank& rank) {
