@@ -14,6 +14,7 @@
 
 #include "option_checks.h"
 #include "replay/report_table.h"
+#include "suite/fit.h"
 #include "terminal.h"
 #include "unknown_argument.h"
 
@@ -163,10 +164,11 @@ void add_paths_option(CLI::App& command, Paths& paths) {
                     one_of({"cut", "full"}));
 }
 
-Result<Loaded> load_shown(const std::string& file, const InputOptions& input) {
+Result<Loaded> load_shown(const std::string& file, const InputOptions& input, bool with_help) {
   ProgressBar bar("reading " + (file == kStandard ? "standard input" : file), true);
   LoadOptions options{.kind = input.kind, .device = input.device};
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
+  if (with_help) options.help = suite::help_of;
   return load(file, options);
 }
 

@@ -39,7 +39,8 @@ void add_device_option(CLI::App& command, std::optional<int>& device);
 void add_paths_option(CLI::App& command, Paths& paths);
 
 // Loads `file`, and shows on a terminal how far that is. Says what the recording lacks.
-Result<Loaded> load_shown(const std::string& file, const InputOptions& input);
+Result<Loaded> load_shown(const std::string& file, const InputOptions& input,
+                          bool with_help = false);
 
 // --- What a command writes
 

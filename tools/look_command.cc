@@ -81,7 +81,7 @@ Status open_page(const LookCommand& command, const std::string& name,
 Status run(const LookCommand& command) {
   if (command.file.empty()) return open_page(command, "weir", {});
   if (Status allowed = check_names({{"FILE", command.file}}, {}); !allowed) return allowed;
-  const Result<Loaded> recording = load_shown(command.file, command.input);
+  const Result<Loaded> recording = load_shown(command.file, command.input, true);
   if (!recording) return recording.error();
   const std::vector<std::string> verdict = verdict_of(report_of(*recording, {}, recording->origin));
   for (std::size_t i = 0; i < std::min(kSentences, verdict.size()); ++i) {

@@ -38,7 +38,7 @@ Status run(ReportCommand command) {
   if (!allowed) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return output.error();
-  const Result<Loaded> recording = load_shown(command.file, command.input);
+  const Result<Loaded> recording = load_shown(command.file, command.input, true);
   if (!recording) return recording.error();
   if (!command.at.empty()) {
     const Result<std::size_t> at = parse_moment(command.at, *recording);

@@ -34,7 +34,7 @@ Status run(const TimelineCommand& command) {
   std::vector<Loaded> recordings;
   recordings.reserve(command.files.size());
   for (const std::string& file : command.files) {
-    Result<Loaded> recording = load_shown(file, command.input);
+    Result<Loaded> recording = load_shown(file, command.input, !command.format);
     if (!recording.ok()) return std::move(recording).error();
     recordings.push_back(*std::move(recording));
   }

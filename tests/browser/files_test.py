@@ -92,7 +92,7 @@ class Files(PageTest):
                                                "33.3 % of it was there before the recording began.")
         self.assertEqual([row.text for row in self.find_all(".uses .name")], ["unknown", "weights"])
         self.assertIn("PyTorch held without a block at this moment", self.text(".held"))
-        self.assertIn("weir fit FILE replays", self.text(".advice"))
+        self.assertIn("expandable_segments", self.text(".advice"))
         self.assertEqual(self.text(".peak text"), "most 300 MiB at 0 µs")
         self.assertNotIn("`", self.find("body").text)
         self.screenshot("before")

@@ -22,6 +22,7 @@
 #include "look/html.h"
 #include "look/load.h"
 #include "look/report.h"
+#include "suite/fit.h"
 #include "tests/events_of.h"
 #include "weir/recording.h"
 
@@ -34,7 +35,7 @@ std::string folder;
 Loaded replayed_text(const std::string& name, const std::string& trace) {
   const std::string path = folder + "/" + name + ".trace";
   std::ofstream(path) << trace;
-  Result<Loaded> recording = load(path);
+  Result<Loaded> recording = load(path, {.help = suite::help_of});
   if (!recording.ok()) {
     fmt::print(stderr, "{}\n", recording.error().message());
     std::exit(1);
@@ -381,7 +382,7 @@ Loaded dense() {
 }
 
 Loaded loaded(const std::string& path) {
-  Result<Loaded> recording = load(path);
+  Result<Loaded> recording = load(path, {.help = suite::help_of});
   if (recording.ok()) return *std::move(recording);
   fmt::print(stderr, "{}\n", recording.error().message());
   std::exit(1);

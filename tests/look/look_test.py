@@ -283,15 +283,14 @@ class Convert(unittest.TestCase):
     def test_another_device(self):
         self.assertEqual(self.convert(self.snapshot, 4, "--device", "1"), ["a 0 2 0 0"])
 
-    def test_a_report_begins_with_the_request_that_failed_and_says_what_weir_would_have_needed(self):
+    def test_a_report_begins_with_the_request_that_failed_and_says_what_would_help(self):
         with open(self.path("in.pickle"), "wb") as file:
             pickle.dump(self.snapshot, file, 4)
         result = subprocess.run([WEIR, "report", self.path("in.pickle"), "--json=" +
                                  self.path("out.json")], capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, r"^Out of memory on device 0: a request of 77 B failed at ")
-        self.assertIn("\nWeir would have needed about 4.00 MiB with the request: 4.00 MiB more than the "
-                      "4.00 KiB there were.\n", result.stdout)
+        self.assertRegex(result.stdout, r"^Out of memory on device 0: 77 B wanted at ")
+        self.assertIn("\nNo setting helps: 6.00 MiB is needed at least, and 4.00 KiB there was.", result.stdout)
         with open(self.path("out.json"), encoding="utf-8") as file:
             self.assertEqual(json.load(file)["pytorch_peak_reserved_bytes"], 4096)
 

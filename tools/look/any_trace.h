@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "look/file_kind.h"
+#include "look/input_file.h"
 #include "look/pickle_reader.h"
 #include "look/pytorch_trace.h"
 #include "replay/trace.h"
@@ -16,6 +18,12 @@ namespace weir {
 struct RecordedTrace : Trace {
   PytorchTrace snapshot;
 };
+
+// `kind`: a trace, an RMM log, a snapshot that PyTorch pickled, or a recording. The trace has
+// input.name(). Errors: invalid_input: names input.path(), what is wrong and the remedy.
+Result<RecordedTrace> read_trace_of(const InputFile& input, FileKind kind,
+                                    std::optional<int> device,
+                                    const Pickle::Progress& progress = {});
 
 // `path`: a trace, an RMM log, a recording, or a snapshot with its history that PyTorch pickled;
 // "-": standard input. `device`: of several in the file. `progress`: of reading a snapshot, the

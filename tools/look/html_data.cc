@@ -42,23 +42,17 @@ Json held_json(const Held& held, std::ptrdiff_t step) {
           {"segments", std::move(segments)}};
 }
 
-std::vector<std::string> texts(const std::vector<Advice>& advice) {
-  std::vector<std::string> texts;
-  texts.reserve(advice.size());
-  for (const Advice& each : advice) texts.push_back(each.evidence + " " + each.remedy);
-  return texts;
-}
-
 class Writer {
  public:
   // `report`: of the recording; little of it is kept.
   Writer(const Loaded& recording, Paths paths, const Report& report)
       : recording_(recording),
         verdict_(verdict_of(report)),
-        advice_(texts(report.advice)),
         lifetimes_(lifetimes_of(recording)),
         stacks_(readable_stacks(recording, paths)),
-        begin_(recording.begin()) {}
+        begin_(recording.begin()) {
+    for (const Advice& each : report.advice) advice_.push_back(each.evidence + " " + each.remedy);
+  }
 
   std::string run() {
     for (const std::uint64_t stream : lifetimes_.streams) streams_.of(stream);
@@ -332,7 +326,8 @@ class Writer {
   }
 
   const Loaded& recording_;
-  const std::vector<std::string> verdict_, advice_;
+  const std::vector<std::string> verdict_;
+  std::vector<std::string> advice_;
   const BlockLifetimes lifetimes_;
   const ReadableStacks stacks_;
   const Nanoseconds begin_;

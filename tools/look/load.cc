@@ -8,14 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "look/any_trace.h"
 #include "look/file_kind.h"
 #include "look/input_file.h"
-#include "look/pytorch_trace.h"
 #include "look/replayed.h"
 #include "look/snapshot_reader.h"
 #include "replay/failed_mark.h"
-#include "replay/rmm_log.h"
-#include "replay/trace_reader.h"
 
 namespace weir {
 namespace {
@@ -23,12 +21,6 @@ namespace {
 Result<Loaded> with_no_origin(Result<Recording> recording) {
   if (!recording) return std::move(recording).error();
   return Loaded{*std::move(recording), {}};
-}
-
-Result<Loaded> load_trace(Result<Trace> trace, const InputFile& file, const LoadOptions& options) {
-  if (!trace.ok()) return trace.error();
-  trace->name = file.name();  // without a header the program is named after it
-  return with_no_origin(replayed(*trace, {}, options.progress));
 }
 
 // The blocks of a recording are compressed already, and a reader must be able to go to each.
@@ -48,8 +40,9 @@ std::size_t events_after(std::size_t changes, const Recording& recording) {
   return at;
 }
 
-// The last request that failed, as events or markers tell of it.
-std::optional<FailedRequest> failure_of(const Recording& recording) {
+// The last request that failed, as events or markers tell of it. `free`: on the device then.
+std::optional<FailedRequest> failure_of(const Recording& recording,
+                                        std::optional<Bytes> free = {}) {
   std::optional<FailedRequest> failure;
   std::uint64_t count = 0;
   std::size_t at = 0;
@@ -59,7 +52,8 @@ std::optional<FailedRequest> failure_of(const Recording& recording) {
                  .time = event.time - recording.begin(),
                  .events = at,
                  .count = ++count,
-                 .stack = event.stack};
+                 .stack = event.stack,
+                 .free = free};
     }
     ++at;
   }
@@ -75,43 +69,45 @@ std::optional<FailedRequest> failure_of(const Recording& recording) {
   return failure;
 }
 
-Result<Loaded> load_pickle(const InputFile& file, const LoadOptions& options) {
-  // To read it takes about as long as to replay it.
-  const auto half = [&](std::uint64_t first) -> decltype(options.progress) {
+Result<Loaded> load_trace(const InputFile& file, FileKind kind, const LoadOptions& options) {
+  // To read a snapshot takes about as long as to replay it.
+  const std::uint64_t parts = kind == FileKind::pickle ? 2 : 1;
+  const auto part = [&](std::uint64_t nth) -> decltype(options.progress) {
     if (!options.progress) return {};
-    return [&, first](std::uint64_t done, std::uint64_t all) {
-      options.progress(first * all + done, 2 * all);
+    return [&options, nth, parts](std::uint64_t done, std::uint64_t all) {
+      options.progress(nth * all + done, parts * all);
     };
   };
-  Result<PytorchTrace> snapshot = read_pytorch_trace(file.path(), options.device, half(0));
-  if (!snapshot.ok()) return std::move(snapshot).error();
-  const Result<Trace> trace = parse_trace(std::exchange(snapshot->text, {}), file.name());
-  if (!trace.ok()) return trace.error();
-  const bool has_times = snapshot->stacks.has_times;
+  Result<RecordedTrace> trace = read_trace_of(file, kind, options.device, part(0));
+  if (!trace) return std::move(trace).error();
+  std::optional<Help> help;
+  if (options.help) help = options.help(*trace);
+  PytorchTrace& snapshot = trace->snapshot;
+  const bool has_times = snapshot.stacks.has_times;
   // Time begins with the trace, which the first block does.
   const Nanoseconds start{trace->start_us * 1000};
-  for (TraceStacks::Failure& failure : snapshot->stacks.failures)
+  for (TraceStacks::Failure& failure : snapshot.stacks.failures)
     failure.time = failure.time - start;
-  Result<Recording> recording = replayed(*trace, std::move(snapshot->stacks), half(1));
-  if (!recording.ok()) return std::move(recording).error();
+  Result<Recording> recording = replayed(*trace, std::move(snapshot.stacks), part(parts - 1));
+  if (!recording) return std::move(recording).error();
   Loaded loaded{*std::move(recording), {}};
-  loaded.other_reserved = std::move(snapshot->reserved);
+  loaded.other_reserved = std::move(snapshot.reserved);
   for (RecordedReserved& point : loaded.other_reserved) {
     point.time = std::max(point.time - start, Nanoseconds{});
     loaded.other_peak_reserved = std::max(loaded.other_peak_reserved, point.bytes);
   }
   loaded.origin = {.has_times = has_times,
-                   .device = snapshot->device,
-                   .failure = failure_of(loaded),
-                   .held = snapshot->held,
-                   .lacks_segments = snapshot->lacks_segments,
-                   .expandable_segments = snapshot->expandable_segments,
-                   .addresses = std::move(snapshot->addresses)};
-  if (snapshot->devices.size() > 1) loaded.origin.devices = std::move(snapshot->devices);
+                   .device = snapshot.device,
+                   .held = std::move(snapshot.held),
+                   .lacks_segments = snapshot.lacks_segments,
+                   .expandable_segments = snapshot.expandable_segments,
+                   .help = std::move(help),
+                   .addresses = std::move(snapshot.addresses)};
+  if (snapshot.devices.size() > 1) loaded.origin.devices = std::move(snapshot.devices);
   if (std::optional<Held>& held = loaded.origin.held) {
     held->events = events_after(held->events, loaded);
   }
-  if (loaded.origin.failure) loaded.origin.failure->free = snapshot->failed_with;
+  loaded.origin.failure = failure_of(loaded, snapshot.failed_with);
   return loaded;
 }
 
@@ -119,11 +115,9 @@ Result<Loaded> load_file(const InputFile& file, FileKind kind, const LoadOptions
   const std::string& path = file.path();
   switch (kind) {
     case FileKind::trace:
-      return load_trace(read_trace(path), file, options);
     case FileKind::pickle:
-      return load_pickle(file, options);
     case FileKind::rmm_log:
-      return load_trace(read_rmm_log(path), file, options);
+      return load_trace(file, kind, options);
     case FileKind::json:
       return with_no_origin(read_snapshot(path));
     case FileKind::recording:

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -66,6 +67,12 @@ struct DeviceInFile {
   bool is_used() const { return events > 0 || peak_reserved > 0_B; }
 };
 
+// What to change, as replays of the program tell.
+struct Help {
+  std::string text;
+  bool needs_less = false;  // no setting helps
+};
+
 struct Origin {
   bool has_times = true;              // else times are numbers of events
   int device = 0;                     // of `devices`: the one that is shown
@@ -74,6 +81,7 @@ struct Origin {
   std::optional<Held> held;     // when the request failed, or at the peak of what was reserved
   bool lacks_segments = false;  // of `device`, in a snapshot of PyTorch's: what it held is unknown
   bool expandable_segments = false;      // were on, says the file
+  std::optional<Help> help;              // none: there was nothing to replay
   std::vector<std::uint64_t> addresses;  // of blocks in the file, in order of allocation
 };
 

@@ -182,7 +182,9 @@ void Converter::name_unknown() {
     std::uint32_t& stack = trace_.stacks.of_block[block];
     if (stack != 0) continue;
     if (block < trace_.stacks.early_blocks) {
-      stack = stays_[block] ? stack_of(early, kEarlyBlocks) : stack_of(passing, kPassingBlocks);
+      stack = stays_[block]
+                  ? stack_of(early, kEarlyBlocks)
+                  : stack_of(passing, history().empty() ? kUnrecordedBlocks : kPassingBlocks);
     } else if (python_only) {
       stack = stack_of(later, "a backward pass, most likely (no Python stack)");
     }

@@ -156,8 +156,11 @@ Report report_of(const Recording& recording, const ReportOptions& options = {},
 // What the numbers of a report, as far as they are filled in, advise to change.
 std::vector<Advice> advice_on(const Report& report);
 
-// What ran out or peaked, where, why, and what Weir would have held: a sentence or two each, the
-// first of what failed or how high the peak was. No line ends.
+// What the program would be helped by: what replays tell (Origin::help), else the first advice.
+std::string what_helps(const Report& report);
+
+// What ran out or peaked, where and why, and who asked; the code that held most; what would help.
+// Then what else is known of what was held. No line ends.
 std::vector<std::string> verdict_of(const Report& report);
 // Where peak_live is: "at its peak", or what the file has in its stead.
 std::string_view when_of_peak(const Report& report);

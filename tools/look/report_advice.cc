@@ -64,8 +64,8 @@ std::string_view remedy_for(Inactive why, bool expandable_segments) {
       "PyTorch gives no stream's memory to another: allocate on one and call record_stream(), or "
       "call torch.cuda.empty_cache() between phases.",
       "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or max_split_size_mb.",
-      "torch.cuda.empty_cache() gives it back; with expandable_segments:True in "
-      "PYTORCH_CUDA_ALLOC_CONF requests of other sizes can use it."};
+      "torch.cuda.empty_cache() gives it back; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+      "lets requests of other sizes use it."};
   return kRemedies[static_cast<std::size_t>(why)];
 }
 
@@ -89,8 +89,7 @@ void advise_on_pytorch(const Report& report, std::vector<Advice>& advice) {
     const auto why = static_cast<Inactive>(most - held.inactive.begin());
     advice.push_back(
         {fmt::format("PyTorch held {} {}.", share(*most, held.reserved), meaning_of(why)),
-         fmt::format("{} weir fit FILE replays the program with each setting.",
-                     remedy_for(why, report.origin.expandable_segments))});
+         std::string(remedy_for(why, report.origin.expandable_segments))});
   }
   if (!report.failed || report.failed->by_purpose.empty()) return;
   const Share& largest = report.failed->by_purpose.front();
@@ -209,6 +208,23 @@ std::vector<Advice> advice_on(const Report& report) {
   advise_on_waits(report, advice);
   advise_on_driver(report, advice);
   return advice;
+}
+
+std::string what_helps(const Report& report) {
+  const std::optional<Help>& help = report.origin.help;
+  if (help && !help->needs_less) return help->text;
+  if (!help && !report.advice.empty()) {
+    return "What helps: " + report.advice.front().evidence + " " + report.advice.front().remedy;
+  }
+  const Moment& moment = report.failed ? *report.failed : report.peak_live;
+  const std::vector<Share>& uses = moment.by_purpose;
+  const Bytes held = report.origin.held ? report.origin.held->reserved : moment.reserved;
+  std::string text = help ? help->text
+                          : fmt::format("There is at most {} to gain: {} was held, and {} live.",
+                                        in_words(held - std::min(held, moment.live)),
+                                        in_words(held), in_words(moment.live));
+  const auto use = uses.empty() ? Purpose::unknown : static_cast<Purpose>(uses.front().id);
+  return use == Purpose::unknown ? text : fmt::format("{} {}", text, remedy_for(use));
 }
 
 }  // namespace weir

@@ -158,7 +158,9 @@ class Folder {
     for (const std::uint32_t frame : stack) {
       if (purposes_[frame] != Purpose::unknown) return purposes_[frame];
     }
-    const bool is_known = !stack.empty() && out_.frames[stack.front()].function != kPassingBlocks;
+    if (stack.empty()) return Purpose::unknown;
+    const std::string& function = out_.frames[stack.front()].function;
+    const bool is_known = function != kPassingBlocks && function != kUnrecordedBlocks;
     return is_known ? Purpose::activations : Purpose::unknown;
   }
 

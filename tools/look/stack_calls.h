@@ -63,6 +63,8 @@ std::string_view name_of(Purpose purpose);
 // recording began, and stayed through all of it; and those that were freed in it.
 inline constexpr std::string_view kEarlyBlocks = "there before the recording began";
 inline constexpr std::string_view kPassingBlocks = "from before the recording";
+// Of a file without a history.
+inline constexpr std::string_view kUnrecordedBlocks = "allocated while nothing was recorded";
 
 // Stacks that differ only in frames that nobody wants to read are one.
 struct CallStacks {

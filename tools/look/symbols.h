@@ -17,12 +17,7 @@ struct ReadableStacks : CallStacks {
   std::vector<std::uint32_t> number;               // by Event::stack: the index into `stacks`
 
   const std::vector<std::uint32_t>& whole(std::uint32_t stack) const {
-    return stacks[place_of(stack)];
-  }
-
- private:
-  std::uint32_t place_of(std::uint32_t stack) const {
-    return stack < number.size() ? number[stack] : number.front();
+    return stacks[stack < number.size() ? number[stack] : number.front()];
   }
 };
 

@@ -13,6 +13,7 @@ struct TorchSettings {
   Bytes max_split = Bytes{~std::uint64_t{0}};  // max_split_size_mb
   // Of the driver's memory. Cached segments go back before a request fails.
   Bytes limit = Bytes{~std::uint64_t{0}};
+  friend bool operator==(const TorchSettings&, const TorchSettings&) = default;
 };
 
 AllocatorKind torch_model_kind(const TorchSettings& settings);

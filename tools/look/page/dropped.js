@@ -206,7 +206,7 @@ class Builder {
       },
       hostWaits: [], happenings: [], waits: {time: none, stream: none, other: none},
       otherPeakReserved: 0, otherTime: none, otherBytes: none, heapOfId: new Map(this.streams.map((_, i) => [i, i])),
-      origin: {has_times: this.hasTimes, devices: '', verdict: [], advice: []},
+      origin: {has_times: this.hasTimes, devices: '', verdict: ['', '', ''], advice: []},
     });
     r.setSteps(
         Float64Array.from(this.time, (time, i) => time - (i === 0 ? 0 : this.time[i - 1])), Int32Array.from(this.step));
@@ -214,10 +214,9 @@ class Builder {
       const {bytes, stack, free, time} = this.failed;
       const [call] = callsOf(r, callsOfStack[stack]);
       r.origin.failure = this.failed;
-      r.origin.verdict.push(
-          `Out of memory: a request of ${formatBytes(bytes)} failed${
-              call === undefined ? '' : ` in ${callText(call)}`}${
-              free === undefined ? '' : `, with ${formatBytes(free)} free on the device`}.`);
+      r.origin.verdict[0] = `Out of memory: a request of ${formatBytes(bytes)} failed${
+          call === undefined ? '' : ` in ${callText(call)}`}${
+          free === undefined ? '' : `, with ${formatBytes(free)} free on the device`}.`;
       r.happenings.push({time, text: `out of memory: ${formatBytes(bytes)} asked for`, grave: true});
     }
     return r;
@@ -299,9 +298,8 @@ function ofSnapshot(snapshot, source) {
   }
   const all = snapshot.device_traces.length;
   const recording = builder.recording(source, 'PyTorch memory snapshot');
-  // The panel shows the first, and those from the third on.
   if (!isHeldKnown)
-    recording.origin.verdict[2] = `The file has no segments of device ${device}: what PyTorch held is not known.`;
+    recording.origin.verdict[3] = `The file has no segments of device ${device}: what PyTorch held is not known.`;
   if (all > 1) recording.origin.devices = `device ${device} of ${all}`;
   return recording;
 }

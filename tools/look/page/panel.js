@@ -19,11 +19,12 @@ class MomentPanel {
     this.title = make('h2', {}, title);
     this.back = make('button', {type: 'button', class: 'back', hidden: ''}, title, 'Back to the peak (z)');
     this.back.addEventListener('click', () => chart.fitPeak());
-    const {verdict: [first, , ...rest], failure, advice} = chart.recording.origin;
+    const {verdict: [first, , help, ...rest], failure, advice} = chart.recording.origin;
     if (failure !== undefined) make('p', {class: 'answer failure'}, card, first);
     this.lead = make('p', {class: 'answer'}, card);
+    for (const text of [help, ...advice.filter((each) => !help.includes(each))].slice(0, kAdvice))
+      make('p', {class: 'advice'}, card, text);
     make('p', {class: 'verdict'}, card, rest.join(' '));
-    for (const text of advice.slice(0, kAdvice)) make('p', {class: 'advice'}, card, text);
     // Beside the chart, unless there are two.
     const columns = make(
         'div', {class: 'columns', 'data-chart': chart.number}, chart.page.recordings.length > 1 ? card : document.getElementById('tables'));

@@ -251,7 +251,7 @@ class Recording {
   // Blocks without an allocation in the file, which have a name in the stead of a stack.
   isFromBefore(stack) {
     const [frame] = this.stacks[stack];
-    return frame !== undefined && /^(there|from) before the recording/.test(this.frames[frame][0]);
+    return frame !== undefined && /^(there|from) before the recording|^allocated while nothing/.test(this.frames[frame][0]);
   }
   get hasStacks() {
     return this.stacks.length > 1;
