@@ -29,8 +29,8 @@ Status run(const SnapshotCommand& command) {
   if (!recording.ok()) return recording.error();
   const Result<std::size_t> events = parse_moment(command.at, *recording);
   if (!events.ok()) return Error(events.error().code(), "--at: " + events.error().message());
-  Status written =
-      export_snapshot(*recording, *events, command.format, command.output, command.paths);
+  Status written = export_snapshot(*recording, *events, command.format, command.output,
+                                   command.paths, recording->origin);
   return written ? damage_status(recording->source, recording->damage) : std::move(written);
 }
 

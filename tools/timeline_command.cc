@@ -42,9 +42,10 @@ Status run(const TimelineCommand& command) {
   std::vector<const Loaded*> shown;
   shown.reserve(recordings.size());
   for (const Loaded& recording : recordings) shown.push_back(&recording);
-  Status status = command.format ? export_timeline(recordings.front(), *command.format,
-                                                   command.output, command.paths)
-                                 : write_html(command.output, shown, command.paths);
+  Status status = command.format
+                      ? export_timeline(recordings.front(), *command.format, command.output,
+                                        command.paths, recordings.front().origin)
+                      : write_html(command.output, shown, command.paths);
   for (const Loaded& recording : recordings) {
     if (status) status = damage_status(recording.source, recording.damage);
   }

@@ -16,7 +16,7 @@ class Shown(PageTest):
         facts = self.text(".head .facts")
         for fact in ("32 blocks", "most live 48 MiB at", "most reserved 52 MiB", "lasts 10.9 ms"):
             self.assertIn(fact, facts)
-        self.assertEqual(self.text(".head h1"), "small python train.py --batch 8, on simulated device")
+        self.assertEqual(self.text(".head h1"), "small python train.py --batch 8")
         self.assertEqual(self.driver.title, "Memory of small")
         self.assertEqual(self.find_all(".warning"), [])
         self.screenshot("small-light")

@@ -113,7 +113,7 @@ class Said(PageTest):
         self.assertEqual(list(self.rows(".largest"))[:2], ["Linear.forward (linear.py:12)", "cross_entropy (functional.py:310)"])
         lead = self.text(".answer")
         for part in ("Linear.forward (linear.py:12), cross_entropy (functional.py:310) and Adam.step",
-                     "59.3 % of it", "3.63 GiB of all ", "came in the 89.7 ms since the last trough, while 264 MiB was freed"):
+                     "59.3 % of it", "3.63 GiB of all ", "came in the 89.1 ms since the last trough, while 264 MiB was freed"):
             self.assertIn(part, lead)
         self.find("#by-block").click()
         self.assertEqual(list(self.rows(".largest"))[0], "2 × 900 MiB")
@@ -243,10 +243,7 @@ class Drawn(PageTest):
             const {view: {bottom, height}, recording, canvas} = weirPage.charts[0];
             return (1 - (recording.peakLive - bottom) / height) * canvas.clientHeight;""")
         self.assertAlmostEqual(end(), peak, delta=1)
-        self.press("z")  # the higher of the two blocks lives for some microseconds only
-        self.settle()
-        self.assertAlmostEqual(end(), peak, delta=1)
-        self.js("weirPage.charts[0].setMoment(weirPage.charts[0].all.stepAt(2.2655e9), 2.2655e9)")
+        self.press("z")  # there it is wide
         self.settle()
         self.assertEqual(end(), self.js("return weirPage.charts[0].canvas.clientHeight"))
 

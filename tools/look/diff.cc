@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "replay/json.h"
 #include "replay/report_table.h"
 #include "replay/units.h"
 
@@ -212,6 +213,14 @@ std::vector<std::string> row(const Change& change) {
   return row;
 }
 
+const char* suffix(Unit unit) {
+  return unit == Unit::bytes ? "bytes" : unit == Unit::time ? "ns" : "count";
+}
+
+Json value_or_null(std::optional<std::uint64_t> value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
 }  // namespace
 
 std::string diff_text(const Diff& diff, std::size_t top) {
@@ -233,6 +242,24 @@ std::string diff_text(const Diff& diff, std::size_t top) {
     }
   }
   return text;
+}
+
+std::string diff_json(const Diff& diff) {
+  Json json = {{"before", diff.before}, {"after", diff.after}, {"changed", diff.changed()}};
+  for (const ChangeGroup& group : diff.groups) {
+    Json list = Json::array();
+    for (const Change& change : group.changes) {
+      const auto a = static_cast<std::int64_t>(change.before.value_or(0));
+      const auto b = static_cast<std::int64_t>(change.after.value_or(0));
+      list.push_back({{"name", change.name},
+                      {"unit", suffix(change.unit)},
+                      {"before", value_or_null(change.before)},
+                      {"after", value_or_null(change.after)},
+                      {"change", b - a}});
+    }
+    json[group.name] = std::move(list);
+  }
+  return json_text(json);
 }
 
 }  // namespace weir

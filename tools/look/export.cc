@@ -3,15 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "look/exporters.h"
 #include "look/file_kind.h"
 #include "look/input_file.h"
 #include "look/load.h"
 #include "look/pytorch_trace.h"
+#include "observe/recorded_state.h"
 #include "replay/rmm_log.h"
 #include "replay/units.h"
 
@@ -22,23 +26,24 @@ bool is_pickle_name(std::string_view path) {
   return path.ends_with(".pickle") || path.ends_with(".pkl") || path.ends_with(".pickle.gz");
 }
 
-void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
-                      const std::string& path, OutputFile& file) {
+void write_memory_viz(const Recording& recording, const Origin& origin,
+                      const BlockLifetimes& lifetimes, const std::string& path, OutputFile& file) {
   if (is_pickle_name(path)) {
     PickleWriter writer(file.text());
-    return write_memory_viz(recording, lifetimes, writer, file);
+    return write_memory_viz(recording, origin, lifetimes, writer, file);
   }
   JsonWriter writer(file.text());
-  write_memory_viz(recording, lifetimes, writer, file);
+  write_memory_viz(recording, origin, lifetimes, writer, file);
 }
 
-Status write(const Recording& recording, LookFormat format, const std::string& path, Paths paths) {
+Status write(const Recording& recording, LookFormat format, const std::string& path, Paths paths,
+             const Origin& origin) {
   Result<OutputFile> file = OutputFile::open(path, recording.source);
   if (!file.ok()) return std::move(file).error();
   const BlockLifetimes lifetimes = lifetimes_of(recording);
   switch (format) {
     case LookFormat::memory_viz:
-      write_memory_viz(recording, lifetimes, path, *file);
+      write_memory_viz(recording, origin, lifetimes, path, *file);
       break;
     case LookFormat::perfetto:
       write_perfetto(recording, lifetimes, *file);
@@ -75,19 +80,50 @@ std::optional<double> parse_nanoseconds(std::string_view text) {
 
 }  // namespace
 
+Recording moment_of(const Recording& recording, std::size_t events) {
+  events = std::clamp(events, recording.initial, recording.events.size());
+  RecordedState state;
+  std::map<std::uint64_t, std::vector<Event>> fences;  // of live blocks, by address
+  Nanoseconds time = recording.begin();
+  for (auto each = recording.events.begin(); each.index() < events; ++each) {
+    state.accept(*each, [&fences](const Event& event) {
+      if (event.kind == EventKind::deallocate) fences.erase(event.address.value);
+      if (event.kind == EventKind::fence) fences[event.address.value].push_back(event);
+    });
+    time = each->time;
+  }
+  Recording moment;
+  moment.source = recording.source;
+  moment.program = recording.program;
+  moment.device = recording.device;
+  moment.device_bytes = recording.device_bytes;
+  moment.events = EventLog(state.as_events(time));
+  for (const auto& [address, taken] : fences) {
+    for (Event fence : taken) {
+      fence.time = time;
+      moment.events.push_back(fence);
+    }
+  }
+  moment.initial = moment.events.size();
+  moment.frames = recording.frames;
+  moment.stacks = recording.stacks;
+  moment.damage = recording.damage;
+  return moment;
+}
+
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
-                       Paths paths) {
-  return write(recording, format, path, paths);
+                       Paths paths, const Origin& origin) {
+  return write(recording, format, path, paths, origin);
 }
 
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
-                       const std::string& path, Paths paths) {
+                       const std::string& path, Paths paths, const Origin& origin) {
   if (format == LookFormat::perfetto) {
     return Error(ErrorCode::invalid_argument,
                  "perfetto shows time, and a snapshot has none: use memory_viz or csv, or "
                  "`weir timeline`");
   }
-  return write(moment_of(recording, events), format, path, paths);
+  return write(moment_of(recording, events), format, path, paths, origin);
 }
 
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording) {

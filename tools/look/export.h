@@ -18,15 +18,16 @@ enum class LookFormat { memory_viz, perfetto, csv };
 
 // Writes all of the recording to the file `path`, which must not be the one it was read from.
 // memory_viz: a pickle if the name ends with ".pickle", JSON otherwise; any: compressed with gzip
-// if it ends with ".gz". `paths`: of the sources in csv. Errors: invalid_argument, naming the file
-// and the remedy.
+// if it ends with ".gz". `paths`: of the sources in csv. `origin`: for memory_viz. Errors:
+// invalid_argument, naming the file and the remedy.
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
-                       Paths paths = Paths::cut);
+                       Paths paths = Paths::cut, const Origin& origin = {});
 
 // Writes what there is once the first `events` events have happened, likewise. Errors: and a format
 // that shows time only.
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
-                       const std::string& path, Paths paths = Paths::cut);
+                       const std::string& path, Paths paths = Paths::cut,
+                       const Origin& origin = {});
 
 // How many events have happened at a moment as the command line names it: "begin", "end",
 // "peak-live", "peak-reserved", or the time since the recording began ("1.5s", "20ms", "300us").

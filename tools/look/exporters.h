@@ -9,6 +9,7 @@
 #include <string>
 
 #include "look/block_lifetimes.h"
+#include "look/origin.h"
 #include "look/output_file.h"
 #include "look/plain_writer.h"
 #include "look/symbols.h"
@@ -17,9 +18,10 @@
 
 namespace weir {
 
-// What PyTorch's torch.cuda.memory._snapshot() would give, for its viewer and scripts.
-void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
-                      PlainWriter& writer, OutputFile& file);
+// What PyTorch's torch.cuda.memory._snapshot() would give, for its viewer and scripts. `origin`:
+// the device's number, and what was free on it.
+void write_memory_viz(const Recording& recording, const Origin& origin,
+                      const BlockLifetimes& lifetimes, PlainWriter& writer, OutputFile& file);
 
 // JSON that https://ui.perfetto.dev and chrome://tracing open.
 void write_perfetto(const Recording& recording, const BlockLifetimes& lifetimes, OutputFile& file);

@@ -92,6 +92,7 @@ Result<Loaded> load_trace(const InputFile& file, FileKind kind, const LoadOption
   if (!recording) return std::move(recording).error();
   Loaded loaded{*std::move(recording), {}};
   loaded.other_reserved = std::move(snapshot.reserved);
+  loaded.damage = std::move(snapshot.damage);
   for (RecordedReserved& point : loaded.other_reserved) {
     point.time = std::max(point.time - start, Nanoseconds{});
     loaded.other_peak_reserved = std::max(loaded.other_peak_reserved, point.bytes);

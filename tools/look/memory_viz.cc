@@ -34,9 +34,10 @@ constexpr std::string_view kOurs = "weir";  // the file that frames of no progra
 
 class MemoryViz {
  public:
-  MemoryViz(const Recording& recording, const BlockLifetimes& lifetimes, PlainWriter& writer,
-            OutputFile& file)
+  MemoryViz(const Recording& recording, const Origin& origin, const BlockLifetimes& lifetimes,
+            PlainWriter& writer, OutputFile& file)
       : recording_(recording),
+        origin_(origin),
         lifetimes_(lifetimes),
         heaps_(heaps_of(recording)),
         writer_(writer),
@@ -51,7 +52,7 @@ class MemoryViz {
   void trace_event(const Event& event);
   void block_event(const BlockLifetime& lifetime, std::string_view action, Nanoseconds time);
   void segment_event(const VisibleRangeChange& change, Nanoseconds time);
-  void other_event(std::string_view action, const Event& event, std::uint64_t address);
+  void other_event(std::string_view action, const Event& event);
   void event_rest(Bytes bytes, std::uint64_t stream, Nanoseconds time);
   std::uint64_t pool_of(HeapId heap) const;
   void segments();
@@ -76,11 +77,13 @@ class MemoryViz {
     writer_.key(name);
     writer_.unsigned_integer(value);
   }
+  std::uint64_t device() const { return static_cast<std::uint64_t>(origin_.device); }
   static std::string microseconds(Nanoseconds length) {
     return fmt::format("{}.{:03} us", length.count / 1000, length.count % 1000);
   }
 
   const Recording& recording_;
+  const Origin& origin_;
   const BlockLifetimes& lifetimes_;
   const std::unordered_map<std::uint32_t, HeapServes> heaps_;
   PlainWriter& writer_;
@@ -89,9 +92,8 @@ class MemoryViz {
   std::vector<VisibleRangeChange> changes_;              // scratch
   std::unordered_map<std::uint64_t, std::uint32_t> at_;  // live blocks, by address
   std::vector<std::uint32_t> live_;                      // at the end, by address
-  Bytes reserved_;
-  std::uint32_t next_ = 0;                  // the block that the next allocation is
-  std::map<Frames, std::uint32_t> frames_;  // -> shared id
+  std::uint32_t next_ = 0;                               // the block that the next allocation is
+  std::map<Frames, std::uint32_t> frames_;               // -> shared id
 };
 
 void MemoryViz::run() {
@@ -107,6 +109,10 @@ void MemoryViz::run() {
 void MemoryViz::traces() {
   writer_.key("device_traces");
   writer_.begin_list();
+  for (std::uint64_t i = 0; i < device(); ++i) {
+    writer_.begin_list();
+    writer_.end_list();
+  }
   writer_.begin_list();
   std::size_t i = 0;
   for (const Event& event : recording_.events) {
@@ -115,8 +121,6 @@ void MemoryViz::traces() {
     if (i >= recording_.initial) {
       for (const VisibleRangeChange& change : changes_) segment_event(change, event.time);
     }
-    if (event.kind == EventKind::create) reserved_ += event.bytes;
-    if (event.kind == EventKind::release) reserved_ -= std::min(reserved_, event.bytes);
     if (event.kind == EventKind::allocate) at_[event.address.value] = next_++;
     if (i >= recording_.initial) trace_event(event);
     if (event.kind == EventKind::deallocate) at_.erase(event.address.value);
@@ -125,7 +129,7 @@ void MemoryViz::traces() {
   }
   Event end;
   end.time = recording_.end();
-  other_event("snapshot", end, 0);
+  other_event("snapshot", end);
   writer_.end_list();
   writer_.end_list();
 }
@@ -140,10 +144,8 @@ void MemoryViz::trace_event(const Event& event) {
       block_event(lifetimes_.blocks[found->second], "free_requested", event.time);
       return block_event(lifetimes_.blocks[found->second], "free_completed", event.time);
     }
-    case EventKind::out_of_memory: {
-      const Bytes all = std::max(recording_.device_bytes, reserved_);
-      return other_event("oom", event, (all - reserved_).count);
-    }
+    case EventKind::out_of_memory:
+      return other_event("oom", event);
     default:
       return;
   }
@@ -178,10 +180,15 @@ void MemoryViz::segment_event(const VisibleRangeChange& change, Nanoseconds time
   writer_.end_dict();
 }
 
-void MemoryViz::other_event(std::string_view action, const Event& event, std::uint64_t address) {
+void MemoryViz::other_event(std::string_view action, const Event& event) {
   writer_.begin_dict();
   member("action", action);
-  member(action == "oom" ? "device_free" : "addr", address);
+  // Of the last failure the file may say what was free; a recording of Weir's does not.
+  const std::optional<FailedRequest>& failure = origin_.failure;
+  if (action == "snapshot")
+    member("addr", std::uint64_t{0});
+  else if (failure && failure->free)
+    member("device_free", failure->free->count);
   event_rest(event.requested, event.stream, event.time);
   writer_.key("frames");
   shared_frames(0, event.stream, 0);
@@ -239,7 +246,7 @@ void MemoryViz::segment(std::span<const VisibleRange> ranges) {
   const auto heap = heaps_.find(ranges.front().heap.value);
   const HeapServes serves = heap == heaps_.end() ? HeapServes{} : heap->second;
   writer_.begin_dict();
-  member("device", std::uint64_t{0});
+  member("device", device());
   member("address", begin);
   member("total_size", end - begin);
   member("allocated_size", live.count);
@@ -305,7 +312,7 @@ void MemoryViz::annotations() {
     writer_.begin_dict();
     member("name", name);
     member("stage", stage);
-    member("device", std::uint64_t{0});
+    member("device", device());
     writer_.key("time_us");
     writer_.integer(time.count / 1000);
     writer_.end_dict();
@@ -388,9 +395,9 @@ void MemoryViz::frame(std::string_view function, std::string_view file, std::int
 
 }  // namespace
 
-void write_memory_viz(const Recording& recording, const BlockLifetimes& lifetimes,
-                      PlainWriter& writer, OutputFile& file) {
-  MemoryViz(recording, lifetimes, writer, file).run();
+void write_memory_viz(const Recording& recording, const Origin& origin,
+                      const BlockLifetimes& lifetimes, PlainWriter& writer, OutputFile& file) {
+  MemoryViz(recording, origin, lifetimes, writer, file).run();
 }
 
 }  // namespace weir

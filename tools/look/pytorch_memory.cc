@@ -2,6 +2,8 @@
 // Source of the schema: torch.cuda.memory._snapshot(), PyTorch 2.0 to 2.11.
 #include "look/pytorch_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -11,6 +13,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "replay/units.h"
+
 namespace weir {
 namespace {
 
@@ -18,14 +22,7 @@ using Kind = PickleValue::Kind;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;  // so that no sum overflows
 constexpr Bytes kSmallSegment = 2_MiB;
 
-std::uint64_t number(PickleValue of, std::string_view key) {
-  return static_cast<std::uint64_t>(of.at(key).integer());
-}
-
-Bytes bytes_of(PickleValue of, std::string_view key) {
-  return Bytes{
-      static_cast<std::uint64_t>(std::clamp<std::int64_t>(of.at(key).integer(), 0, kMostBytes))};
-}
+bool is_count(PickleValue value) { return value.is(Kind::integer) && value.integer() >= 0; }
 
 // 1: held from then on; -1: no longer; 0: neither.
 int segment_change(std::string_view action) {
@@ -46,6 +43,15 @@ PickleValue recorded(PickleValue block, std::string_view key, std::string_view o
 }
 
 }  // namespace
+
+std::uint64_t number(PickleValue of, std::string_view key) {
+  return static_cast<std::uint64_t>(of.at(key).integer());
+}
+
+Bytes bytes_of(PickleValue of, std::string_view key) {
+  return Bytes{
+      static_cast<std::uint64_t>(std::clamp<std::int64_t>(of.at(key).integer(), 0, kMostBytes))};
+}
 
 std::string_view name_of(Inactive cause) {
   constexpr std::array<std::string_view, kInactives> kNames = {
@@ -144,15 +150,19 @@ PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
   for (const Range& segment : segments_) {
     reserved = std::min(reserved + static_cast<std::int64_t>(segment.bytes.count), kMostBytes);
   }
-  for (const FinalBlock& block : blocks_) {
-    if (block.live) live += static_cast<std::int64_t>(block.bytes.count);
-  }
+  for (const FinalBlock& block : blocks_) live += static_cast<std::int64_t>(block.bytes.count);
   std::int64_t peak = reserved, most_live = live;
   fullest_ = history().size();
   for (std::size_t i = history().size(); i-- > 0;) {
     const PickleValue& entry = history()[i];
     const std::string_view action = entry.at("action").string();
     if (action == "oom" && !failure_) failure_ = i;
+    for (const char* const key : {"size", "time_us"}) {
+      const PickleValue value = entry.at(key);
+      if (is_count(value) || (value.is(Kind::none) && (*key == 't' || action == "snapshot")))
+        continue;
+      unread(fmt::format("device_traces[{}][{}].{}", device, i, key));
+    }
     const auto size = static_cast<std::int64_t>(bytes_of(entry, "size").count);
     if (const int change = segment_change(action); change != 0) {
       changes_.push_back({i, Bytes{static_cast<std::uint64_t>(reserved)}});
@@ -165,6 +175,8 @@ PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
       peak = reserved, most_live = live, fullest_ = i;
     }
   }
+  // Of a part that can't be read the history says more than it.
+  lacks_segments_ = lacks_segments_ && (unread_ == 0 || segments_.empty());
   if (lacks_segments_) reserved = peak = 0, changes_.clear();
   std::reverse(changes_.begin(), changes_.end());
   first_ = Bytes{static_cast<std::uint64_t>(reserved)};
@@ -173,9 +185,12 @@ PytorchMemory::PytorchMemory(PickleValue snapshot, int device) {
 
 void PytorchMemory::read_segments(PickleValue snapshot, int device) {
   std::unordered_set<std::uint64_t> seen;  // a file can refer to one segment any number of times
+  std::size_t n = 0;
   for (const PickleValue& segment : snapshot.at("segments").list()) {
+    const std::string path = fmt::format("segments[{}].", n++);
     if (segment.at("device").integer() != device) continue;
     const PickleValue blocks = segment.at("blocks");
+    if (blocks.list().empty()) unread(path + "blocks");
     if (!blocks.list().empty() && !seen.insert(blocks.identity()).second) continue;
     Range held{.address = number(segment, "address"),
                .bytes = bytes_of(segment, "total_size"),
@@ -184,23 +199,57 @@ void PytorchMemory::read_segments(PickleValue snapshot, int device) {
     for (const PickleValue& part : segment.at("segment_pool_id").list()) {
       held.graph_pool = held.graph_pool || part.integer() != 0;
     }
-    std::uint64_t address = held.address;
-    for (const PickleValue& block : blocks.list()) {
-      const std::string_view state = block.at("state").string();
-      FinalBlock kept{
-          .address = block.at("address").is(Kind::integer) ? number(block, "address") : address,
-          .bytes = bytes_of(block, "size"),
-          .stream = held.stream,
-          .live = state == "active_allocated" || state == "active_pending_free",
-          .pending = state == "active_pending_free",
-          .frames = recorded(block, "frames", "frames")};
-      const std::int64_t requested = recorded(block, "requested_size", "real_size").integer();
-      kept.requested = requested <= 0 ? kept.bytes : Bytes{static_cast<std::uint64_t>(requested)};
-      address += kept.bytes.count;
-      if (kept.live) blocks_.push_back(kept);
+    const std::uint64_t end = read_blocks(blocks, path, held);
+    if (!is_count(segment.at("total_size"))) {
+      unread(path + "total_size");
+      held.bytes = Bytes{end - held.address};
     }
     segments_.push_back(held);
   }
+}
+
+// Returns where the last of them ends.
+std::uint64_t PytorchMemory::read_blocks(PickleValue list, const std::string& path,
+                                         const Range& segment) {
+  const std::span<const PickleValue> blocks = list.list();
+  std::uint64_t address = segment.address;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const PickleValue& block = blocks[i];
+    if (block.at("address").is(Kind::integer)) address = number(block, "address");
+    Bytes bytes = bytes_of(block, "size");
+    if (!is_count(block.at("size"))) {
+      unread(fmt::format("{}blocks[{}].size", path, i));
+      // It ends where the next begins.
+      const bool is_last = i + 1 == blocks.size();
+      const std::uint64_t end =
+          is_last ? segment.address + segment.bytes.count : number(blocks[i + 1], "address");
+      bytes = Bytes{std::max(end, address) - address};
+    }
+    const std::string_view state = block.at("state").string();
+    if (state.empty()) unread(fmt::format("{}blocks[{}].state", path, i));
+    if (state.starts_with("active")) {
+      const std::int64_t requested = recorded(block, "requested_size", "real_size").integer();
+      blocks_.push_back(
+          {.address = address,
+           .bytes = bytes,
+           .requested = requested <= 0 ? bytes : Bytes{static_cast<std::uint64_t>(requested)},
+           .stream = segment.stream,
+           .pending = state == "active_pending_free",
+           .frames = recorded(block, "frames", "frames")});
+    }
+    address += bytes.count;
+  }
+  return address;
+}
+
+void PytorchMemory::unread(std::string value) {
+  if (unread_++ == 0) first_unread_ = std::move(value);
+}
+
+std::string PytorchMemory::damage() const {
+  if (unread_ == 0) return {};
+  return fmt::format("{} can't be read{}: {}", counted(unread_, "value"),
+                     unread_ > 1 ? ", the first" : "", first_unread_);
 }
 
 std::size_t PytorchMemory::worst() const { return failure_.value_or(fullest_); }

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "look/origin.h"
@@ -17,14 +19,18 @@
 
 namespace weir {
 
-// A block of the final segments.
+// A live block of the final segments.
 struct FinalBlock {
   std::uint64_t address = 0;
   Bytes bytes, requested;
   std::uint64_t stream = 0;
-  bool live = false, pending = false;  // pending: freed, and waits for another stream
+  bool pending = false;  // freed, and waits for another stream
   PickleValue frames;
 };
+
+// Of what is no count 0.
+std::uint64_t number(PickleValue of, std::string_view key);
+Bytes bytes_of(PickleValue of, std::string_view key);
 
 class PytorchMemory {
  public:
@@ -43,6 +49,8 @@ class PytorchMemory {
   Bytes peak_reserved() const { return peak_; }
   // The history has memory that no segment of the file accounts for: all else here is unknown.
   bool lacks_segments() const { return lacks_segments_; }
+  // Which values can't be read; the rest is. "": none.
+  std::string damage() const;
   // The last request that failed: an index into the history.
   std::optional<std::size_t> failure() const { return failure_; }
 
@@ -52,6 +60,7 @@ class PytorchMemory {
   std::size_t worst() const;
 
  private:
+  void unread(std::string value);
   void read_segments(PickleValue snapshot, int device);
 
   PickleValue history_;
@@ -64,6 +73,7 @@ class PytorchMemory {
     bool small = false, graph_pool = false;
   };
   class Ranges;
+  std::uint64_t read_blocks(PickleValue list, const std::string& path, const Range& segment);
   static Inactive cause_of(const Range& range, bool has_live, std::uint64_t main_stream);
 
   std::vector<Range> segments_;
@@ -72,6 +82,8 @@ class PytorchMemory {
   std::size_t fullest_ = 0;
   std::optional<std::size_t> failure_;
   bool lacks_segments_ = false;
+  std::uint64_t unread_ = 0;  // values
+  std::string first_unread_;  // "segments[3].blocks[0].size"
 };
 
 }  // namespace weir

@@ -99,12 +99,6 @@ class Converter {
   void marks_until(std::int64_t time_us);
   void marker(std::string text);
 
-  static std::uint64_t number(PickleValue of, std::string_view key) {
-    return static_cast<std::uint64_t>(of.at(key).integer());
-  }
-  static std::uint64_t bytes_of(PickleValue of, std::string_view key) {
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(of.at(key).integer(), 0));
-  }
   template <class... Args>
   void line(fmt::format_string<Args...> text, Args&&... args) {
     fmt::format_to(std::back_inserter(trace_.text), text, std::forward<Args>(args)...);
@@ -160,6 +154,7 @@ PytorchTrace Converter::run() {
   trace_.stacks.frames = std::move(stacks_.stacks.frames);
   trace_.stacks.stacks = std::move(stacks_.stacks.stacks);
   trace_.device = device_;
+  trace_.damage = memory_.damage();
   return std::move(trace_);
 }
 
@@ -213,7 +208,7 @@ void Converter::find_early() {
       const bool first = live.try_emplace(address, false).second;
       live[address] = false;
       if (!first) continue;
-      early_.try_emplace(address, Early{bytes_of(each, "size"),
+      early_.try_emplace(address, Early{bytes_of(each, "size").count,
                                         number(each, "stream"),
                                         {},
                                         action == "free_completed",
@@ -254,7 +249,7 @@ void Converter::entry(PickleValue entry) {
   const std::string_view action = entry.at("action").string();
   const std::uint64_t address = number(entry, "addr");
   if (action == "alloc") {
-    allocate(address, bytes_of(entry, "size"), number(entry, "stream"), entry.at("frames"));
+    allocate(address, bytes_of(entry, "size").count, number(entry, "stream"), entry.at("frames"));
   } else if (action == "free_requested") {
     free(address, false);
   } else if (action == "free_completed") {
@@ -268,12 +263,12 @@ void Converter::entry(PickleValue entry) {
 }
 
 void Converter::fail(PickleValue entry) {
-  trace_.failed_request = Bytes{bytes_of(entry, "size")};
+  trace_.failed_request = bytes_of(entry, "size");
   marker(failed_request_mark(trace_.failed_request.count, number(entry, "stream")));
   trace_.stacks.failures.push_back({Nanoseconds{time_us_ * 1000}, stacks_.of(entry.at("frames"))});
   trace_.failed_with.reset();
   if (entry.at("device_free").is(Kind::integer)) {
-    trace_.failed_with = Bytes{bytes_of(entry, "device_free")};
+    trace_.failed_with = bytes_of(entry, "device_free");
   }
 }
 
@@ -320,42 +315,6 @@ Error bad(const std::string& name, std::string_view what) {
   return Error(ErrorCode::invalid_input, fmt::format("{}: {}", name, what));
 }
 
-// Which number of bytes, or time, counts nothing, and would make every sum wrong:
-// "segments[1].total_size is -5"; "": none.
-std::string bad_number(PickleValue root) {
-  std::string bad;
-  const auto check = [&bad](const auto& path, PickleValue list,
-                            std::initializer_list<std::string_view> fields) {
-    std::size_t i = 0;
-    for (const PickleValue& each : list.list()) {
-      for (const std::string_view field : fields) {
-        const PickleValue value = each.at(field);
-        const bool counts = value.is(Kind::integer) ? value.integer() >= 0 : !value.is(Kind::real);
-        if (counts || !bad.empty()) continue;
-        bad = fmt::format("{}[{}].{} is ", path(), i, field) +
-              (value.is(Kind::real) ? fmt::format("{}", value.real())
-                                    : std::to_string(value.integer()));
-      }
-      ++i;
-    }
-  };
-  std::size_t n = 0;
-  check([] { return "segments"; }, root.at("segments"), {"total_size", "device"});
-  for (const PickleValue& segment : root.at("segments").list()) {
-    check([&] { return fmt::format("segments[{}].blocks", n); }, segment.at("blocks"),
-          {"size", "requested_size"});
-    ++n;
-  }
-  n = 0;
-  for (const PickleValue& history : root.at("device_traces").list()) {
-    check([&] { return fmt::format("device_traces[{}]", n); }, history,
-          {"size", "time_us", "device_free"});
-    ++n;
-  }
-  check([] { return "external_annotations"; }, root.at("external_annotations"), {"time_us"});
-  return bad;
-}
-
 // How many devices the file has something of: a history, or segments.
 Result<std::size_t> devices_of(PickleValue root, const std::string& name) {
   constexpr std::int64_t kMost = 1024;
@@ -381,9 +340,6 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
     return bad(name,
                "no memory snapshot of PyTorch's (a dictionary with device_traces and "
                "segments), nor of Weir's; torch.cuda.memory._dump_snapshot() writes one");
-  }
-  if (const std::string wrong = bad_number(root); !wrong.empty()) {
-    return bad(name, wrong + ", where a whole number from 0 on must be: write the snapshot again");
   }
   const Result<std::size_t> devices = devices_of(root, name);
   if (!devices) return devices.error();

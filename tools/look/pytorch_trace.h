@@ -26,6 +26,7 @@ struct PytorchTrace {
   // Then; else when most was reserved. Its `events`: beginnings and ends of blocks.
   std::optional<Held> held;
   bool lacks_segments = false;       // as Origin has it
+  std::string damage;                // as Recording has it
   bool expandable_segments = false;  // the allocator's settings
   std::optional<Bytes> max_split;
 };

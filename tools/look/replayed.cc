@@ -117,13 +117,8 @@ Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
 
   // Whatever device the program had: this one has room for it.
   const Bytes memory = std::max(SimOptions{}.memory, round_up(trace.peak_live * 2, 1_GiB));
-  // The file's clock is the only one where it says when blocks came and requests failed.
-  const std::unique_ptr<ReplayDevice> device =
-      make_sim_replay_device(memory, stacks.of_block.empty(), false);
-  recording.device = device->device().name();
-  if (const Result<MemoryInfo> memory = device->memory(); memory.ok()) {
-    recording.device_bytes = memory->total;
-  }
+  // The file's clock is the only one, and the device in the file is not the simulated one.
+  const std::unique_ptr<ReplayDevice> device = make_sim_replay_device(memory, false, false);
   Collector collector(trace, recording, stacks);
   ReplayOptions options;
   options.watcher = &collector;

@@ -35,8 +35,7 @@ class Writer {
       live_at(when_of_peak(report_), report_.peak_live);
     }
     held();
-    const bool is_moment = report_.events == 0;
-    fragmentation(is_moment ? when_of_peak(report_) : "at the peak of reserved",
+    fragmentation(report_.events == 0 ? when_of_peak(report_) : "at the peak of reserved",
                   report_.peak_reserved);
     earlier_use();
     growth();
@@ -83,10 +82,9 @@ class Writer {
     if (!report_.device.empty()) text += ", on " + report_.device;
     if (report_.device_bytes > 0_B) text += fmt::format(" ({})", in_words(report_.device_bytes));
     say(text);
-    text = counted(report_.events, "event");
+    text = counted(report_.totals.allocations, "allocation");
     if (report_.origin.has_times) text += " over " + in_words(report_.length);
-    text += fmt::format(": {}, {}", counted(report_.totals.allocations, "allocation"),
-                        counted(report_.streams, "stream"));
+    text += ", " + counted(report_.streams, "stream");
     if (has_pools(report_.peak_live)) text += ", " + counted(report_.pools, "graph pool");
     if (!report_.origin.has_times) text += "; the file has no times";
     say(text);
@@ -188,14 +186,11 @@ class Writer {
   }
 
   void fragmentation(std::string_view when, const Moment& moment) {
-    if (moment.reserved == 0_B) return;
+    // What Weir would waste tells a user of PyTorch nothing.
+    if (moment.reserved == 0_B || report_.pytorch_peak_reserved) return;
     const Bytes unused = moment.reserved - std::min(moment.reserved, moment.requested);
-    const bool recorded_elsewhere = report_.pytorch_peak_reserved.has_value();
-    const std::string sum =
-        fmt::format("{} {}: {} of {}",
-                    recorded_elsewhere ? "Weir would have reserved, and the program not requested,"
-                                       : "Reserved but not requested",
-                    when, in_words(unused), in_words(moment.reserved));
+    const std::string sum = fmt::format("Reserved but not requested {}: {} of {}", when,
+                                        in_words(unused), in_words(moment.reserved));
     if (!is_much(unused, moment.reserved)) {
       text_ += "\n";
       if (unused == 0_B) return say(sum + ". There is nothing to gain.");

@@ -87,7 +87,6 @@ std::string held(const Report& report) {
   const Held& held = *report.origin.held;
   const Bytes unused = less(held.reserved, held.live);
   const std::string text = fmt::format("PyTorch held {}", in_words(held.reserved));
-  if (unused == 0_B) return text + ", all of it in blocks.";
   if (unused.count * 100 < held.reserved.count) {
     return text + fmt::format(", of which it used all but {}.", in_words(unused));
   }
