@@ -2,17 +2,17 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
-#include <sys/wait.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,44 +37,46 @@ struct LookCommand {
   bool no_open = false;
 };
 
-// A file in a new folder that only this user can enter. It stays: a browser reads it later.
-Result<std::string> temporary_page(const std::string& source) {
-  std::string folder = temporary_folder() + "/weir-look-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) {
-    return Error(ErrorCode::invalid_input,
-                 fmt::format("{}: no folder for the page can be made in it: {}; set TMPDIR to "
-                             "another",
-                             temporary_folder(), std::strerror(errno)));
-  }
-  return folder + "/" + std::filesystem::path(source).filename().string() + ".html";
+// A new name in the folder for temporary files. The page stays: a browser reads it later.
+std::string temporary_page(const std::string& source) {
+  std::random_device random;
+  return fmt::format("{}/weir-look-{:08x}{:08x}-{}.html", temporary_folder(), random(), random(),
+                     std::filesystem::path(source).filename().string());
 }
 
-bool opened_in_browser(std::string page) {
+// Some openers end when the browser does: nobody waits for it. False: there is none.
+bool opens_in_browser(std::string page) {
   std::string opener = "xdg-open";
   std::array<char*, 3> arguments = {opener.data(), page.data(), nullptr};
   // Where it finds no browser, each that it looked for would be a line of its own.
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  for (const int output : {STDOUT_FILENO, STDERR_FILENO}) {
+    ::posix_spawn_file_actions_addopen(&actions, output, "/dev/null", O_WRONLY, 0);
+  }
   pid_t child = 0;
   const int spawned =
       ::posix_spawnp(&child, opener.c_str(), &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  if (spawned != 0) return false;
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return spawned == 0;
 }
 
 // Opens the page of `shown` in a browser; of none, the empty page.
 Status open_page(const LookCommand& command, const std::string& name,
                  std::span<const Loaded* const> shown) {
-  const Result<std::string> page = temporary_page(name);
-  if (!page) return page.error();
-  if (Status written = write_html(*page, shown, command.paths); !written) return written;
-  const bool opened = !command.no_open && opened_in_browser(*page);
-  fmt::print("{}: {}\n", opened ? "Opened" : "Open this page in a browser", printable(*page));
+  if (::access(temporary_folder().c_str(), W_OK | X_OK) != 0) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("{}: no page can be made in it: {}; set TMPDIR to another folder",
+                             temporary_folder(), std::strerror(errno)));
+  }
+  const std::string page = temporary_page(name);
+  const mode_t before = ::umask(0077);  // the folder is everybody's
+  Status written = write_html(page, shown, command.paths);
+  ::umask(before);
+  if (!written) return written;
+  const bool opens = !command.no_open && opens_in_browser(page);
+  fmt::print("{}: {}\n", opens ? "Opening in a browser" : "Open this page in a browser",
+             printable(page));
   return {};
 }
 
@@ -93,8 +95,8 @@ Status run(const LookCommand& command) {
 }
 
 constexpr const char* kLookFooter = R"(
-FILE is what `weir timeline` takes. The page stays in a new folder of the folder for temporary
-files (TMPDIR); xdg-open opens it.
+FILE is what `weir timeline` takes. The page stays in the folder for temporary files (TMPDIR), and
+only this user may read it; xdg-open opens it.
 
 Examples:
   weir look snapshot.pickle

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -34,8 +35,9 @@ using test::kSmallTrace;
 class LookCommands : public test::WeirCommand {
  protected:
   // Leaves no page of `weir look` elsewhere.
-  Finished in_own_folder(const std::string& arguments) const {
-    return shell("TMPDIR=" + path("") + " " WEIR_TOOL " " + arguments, ">" + path("out"));
+  Finished in_own_folder(const std::string& arguments, const std::string& environment = "") const {
+    return shell(environment + "TMPDIR=" + path("") + " " WEIR_TOOL " " + arguments,
+                 ">" + path("out"));
   }
 };
 
@@ -376,8 +378,8 @@ TEST_F(LookCommands, ABadFolderForTemporaryFilesIsNamed) {
       shell("TMPDIR=/nowhere/at/all " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),
             ">" + path("out"));
   EXPECT_EQ(look.code, 3);
-  EXPECT_THAT(look.err, HasSubstr("/nowhere/at/all: no folder for the page can be made in it: No "
-                                  "such file or directory; set TMPDIR to another"));
+  EXPECT_THAT(look.err, HasSubstr("/nowhere/at/all: no page can be made in it: No such "
+                                  "file or directory; set TMPDIR to another folder"));
 }
 
 TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
@@ -422,10 +424,33 @@ TEST_F(LookCommands, LookSaysItInThreeLinesAndMakesAPage) {
   ASSERT_NE(at, std::string::npos) << look.out;
   std::string page = look.out.substr(at + says.size());
   page.pop_back();
-  EXPECT_THAT(page, testing::EndsWith("/ran_out.json.html"));
+  EXPECT_THAT(page, testing::EndsWith("-ran_out.json.html"));
   EXPECT_TRUE(std::filesystem::file_size(page) > 100'000);
-  const auto folder = std::filesystem::status(std::filesystem::path(page).parent_path());
-  EXPECT_EQ(folder.permissions(), std::filesystem::perms::owner_all);
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(page).permissions(), perms::owner_read | perms::owner_write);
+}
+
+// Some openers end when the browser does.
+TEST_F(LookCommands, LookDoesNotWaitForTheBrowser) {
+  const std::string file = write("small.trace", kSmallTrace);
+  const std::string opener = write("xdg-open", "#!/bin/sh\necho $1 > $0.asked; sleep 20\n");
+  std::filesystem::permissions(opener, std::filesystem::perms::owner_all);
+  const auto begin = std::chrono::steady_clock::now();
+  const Finished look = in_own_folder("look " + file, "PATH=" + path("") + ":$PATH ");
+  if (look.err.find("without D3") != std::string::npos) GTEST_SKIP() << look.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_THAT(look.out, HasSubstr("\nOpening in a browser: "));
+}
+
+TEST_F(LookCommands, LookLeavesNothingBehindWhenItIsKilledOrFails) {
+  const std::string file = write("small.trace", kSmallTrace), folder = path("pages");
+  std::filesystem::create_directory(folder);
+  // A file of more than 8 blocks is a signal that kills.
+  const Finished killed =
+      shell("ulimit -c 0; ulimit -f 8; TMPDIR=" + folder + " " WEIR_TOOL " look --no-open " + file,
+            ">" + path("out"));
+  EXPECT_NE(killed.code, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
 TEST_F(LookCommands, ARequestThatAnRmmLogSaysFailedIsTheHeadline) {
