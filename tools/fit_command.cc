@@ -58,13 +58,16 @@ std::string fit_text(const Answer& answer) {
     text += fmt::format(", {} of it for blocks that come and go", in_words(answer.going));
   }
   ReportTable table(answer.gpu ? "lrlr" : "lr");
-  std::vector<std::string> heading = {"allocator", "holds at most"};
+  std::vector<std::string> heading = {"allocator",
+                                      answer.gpu ? "holds without a limit" : "holds at most"};
   if (answer.gpu) heading.insert(heading.end(), {"on " + in_words(*answer.gpu), "they may grow"});
   table.add(heading);
   for (const suite::FitWay& way : answer.ways) {
     std::vector<std::string> row = {name_of(way), in_words(way.held)};
     if (answer.gpu) {
-      row.emplace_back(*way.fits ? "fits" : "out of memory");
+      row.emplace_back(!*way.fits                ? "out of memory"
+                       : way.held <= *answer.gpu ? "fits"
+                                                 : "fits, cached memory given back");
       row.push_back(way.may_grow ? fmt::format("{:.2f} times", *way.may_grow) : "-");
     }
     table.add(row);

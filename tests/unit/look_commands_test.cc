@@ -233,6 +233,27 @@ TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {
             "No setting helps: PyTorch would hold 100 MiB, and 100 MiB was live.");
 }
 
+TEST_F(LookCommands, ADeviceIsRefusedWhereAFileHasOne) {
+  const std::string trace = write("small.trace", kSmallTrace);
+  for (const std::string& command :
+       {std::string("report "), std::string("fit "), "convert -o " + path("x") + " "}) {
+    const Finished refused = weir(command + "--device 3 " + trace);
+    EXPECT_EQ(refused.code, 2) << command;
+    EXPECT_THAT(refused.err,
+                HasSubstr("small.trace: only PyTorch's snapshots have several devices: "
+                          "leave --device out"));
+  }
+}
+
+TEST_F(LookCommands, DamagedJsonIsSaidWithItsPlace) {
+  const Finished pytorchs = weir("report " + write("a.json", "{\"device_traces\":\n [[}"));
+  EXPECT_EQ(pytorchs.code, 3);
+  EXPECT_THAT(pytorchs.err, HasSubstr("a.json: the JSON is damaged at line 2, column 4: "));
+  const Finished weirs = weir("report " + write("b.json", "{\"weir_snapshot\": 1,\n\n}"));
+  EXPECT_EQ(weirs.code, 3);
+  EXPECT_THAT(weirs.err, HasSubstr("b.json: the JSON is damaged at line 3, column 1: "));
+}
+
 TEST_F(LookCommands, PytorchsFormatKeepsTheDeviceAndWhatWasFreeOnIt) {
   const std::string file = write("ran_out.json", kRanOut);
   const Finished viz = weir("timeline " + file + " --to memory_viz -o " + path("viz.json"));
@@ -499,7 +520,7 @@ TEST_F(LookCommands, WhatAFileIsIsSaidWhereItCannotBeRead) {
   EXPECT_EQ(trace.code, 3);
   EXPECT_THAT(trace.err, HasSubstr("a trace of PyTorch's profiler, which has no blocks"));
   const Finished cut = weir("report --from pytorch " + write("cut.json", R"({"segments": [)"));
-  EXPECT_THAT(cut.err, HasSubstr("the JSON is cut off or damaged"));
+  EXPECT_THAT(cut.err, HasSubstr("the JSON is damaged at line 1, column 15: "));
   const Finished before = weir("--from pytorch report " + write("s.json", kRanOut));
   EXPECT_EQ(before.code, 2);
   EXPECT_THAT(before.err, HasSubstr("'--from' stands before the command that it belongs to: "));

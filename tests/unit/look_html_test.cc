@@ -15,6 +15,7 @@
 #include "look/html_data.h"
 #include "look/page_sources.h"
 #include "tests/events_of.h"
+#include "tests/temporary_folder.h"
 #include "tests/unit/look_recordings.h"
 
 namespace weir {
@@ -194,7 +195,7 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
 TEST(HtmlPage, IsOfTwoRecordingsAtMost) {
   const Loaded recording;
   const std::vector<const Loaded*> three(3, &recording);
-  const Result<std::string> page = html_page(three);
+  const Status page = write_html("/dev/null", three);
   ASSERT_FALSE(page.ok());
   EXPECT_EQ(page.error().code(), ErrorCode::invalid_argument);
 }
@@ -202,7 +203,8 @@ TEST(HtmlPage, IsOfTwoRecordingsAtMost) {
 TEST(HtmlPage, StandsAloneOrNamesThePackageThatIsMissing) {
   const Loaded recording;
   const Loaded* const one[] = {&recording};
-  const Result<std::string> page = html_page(one);
+  const test::TemporaryFolder folder;
+  const Status page = write_html(folder / "page.html", one);
   if (page_source::library().empty()) {
     ASSERT_FALSE(page.ok());
     EXPECT_EQ(page.error().code(), ErrorCode::unavailable);
@@ -210,9 +212,10 @@ TEST(HtmlPage, StandsAloneOrNamesThePackageThatIsMissing) {
     return;
   }
   ASSERT_TRUE(page.ok());
-  EXPECT_THAT(*page, HasSubstr(std::string(page_source::library())));
-  EXPECT_THAT(*page, HasSubstr(std::string(page_source::script())));
-  EXPECT_THAT(*page, HasSubstr("default-src 'none'"));
+  const std::string text = folder.read("page.html");
+  EXPECT_THAT(text, HasSubstr(std::string(page_source::library())));
+  EXPECT_THAT(text, HasSubstr(std::string(page_source::script())));
+  EXPECT_THAT(text, HasSubstr("default-src 'none'"));
 }
 
 TEST(HtmlPage, AFileThatCannotBeWrittenIsNamed) {

@@ -13,6 +13,7 @@ namespace weir {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -158,6 +159,10 @@ TEST_F(BenchCommand, FitSaysWithWhichAllocatorAProgramFits) {
   EXPECT_EQ(fits["allocators"][0]["peak_held_bytes"], (240 + 90) << 20);
   EXPECT_EQ(fits["peak_live_bytes"], 240 << 20);
   EXPECT_EQ(fits["going_bytes"], 120 << 20);
+  // Where more is held than there is, it is said how the program fits.
+  EXPECT_THAT(weir("fit --gpu 240MiB " + trace).out,
+              AllOf(HasSubstr("holds without a limit"),
+                    ContainsRegex("PyTorch +330 MiB +fits, cached memory given back")));
   const Json larger = json_of(weir("fit --gpu 360MiB --json " + trace));
   for (const Json& each : larger["allocators"]) {  // (360 - 240 + 120) / 120
     EXPECT_GT(each["may_grow"], 1) << each;

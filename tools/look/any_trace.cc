@@ -43,12 +43,22 @@ Result<RecordedTrace> read_trace_of(const InputFile& input, FileKind kind,
   return RecordedTrace{*std::move(trace), *std::move(snapshot)};
 }
 
+Result<FileKind> kind_of(const InputFile& input, std::optional<FileKind> known,
+                         std::optional<int> device) {
+  Result<FileKind> kind = known ? *known : kind_of_file(input.path());
+  if (!kind) return input.named(kind.error());
+  if (!device || *kind == FileKind::pickle) return kind;
+  return Error(
+      ErrorCode::invalid_argument,
+      input.name() + ": only PyTorch's snapshots have several devices: leave --device out");
+}
+
 Result<RecordedTrace> read_any_trace(const std::string& path, std::optional<int> device,
                                      const Pickle::Progress& progress) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
-  const Result<FileKind> kind = kind_of_file(input->path());
-  if (!kind) return input->named(kind.error());
+  const Result<FileKind> kind = kind_of(*input, {}, device);
+  if (!kind) return kind.error();
   if (*kind == FileKind::other) return input->named(unknown_kind(input->path()));
   if (*kind == FileKind::json) {
     return Error(ErrorCode::invalid_input,

@@ -10,11 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "look/any_trace.h"
 #include "look/exporters.h"
-#include "look/file_kind.h"
-#include "look/input_file.h"
 #include "look/load.h"
-#include "look/pytorch_trace.h"
 #include "observe/recorded_state.h"
 #include "replay/rmm_log.h"
 #include "replay/units.h"
@@ -150,8 +148,8 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
                                      const LoadOptions& options) {
   const Result<InputFile> whole = InputFile::open(input);
   if (!whole) return whole.error();
-  const Result<FileKind> kind = options.kind ? *options.kind : kind_of_file(whole->path());
-  if (!kind.ok()) return whole->named(kind.error());
+  const Result<FileKind> kind = kind_of(*whole, options.kind, options.device);
+  if (!kind) return kind.error();
   const auto write = [&](auto&& append, std::string left_out = {}) -> Result<std::string> {
     Result<OutputFile> file = OutputFile::open(output, whole->path());
     if (!file.ok()) return std::move(file).error();

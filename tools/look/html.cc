@@ -4,7 +4,6 @@
 #include <zlib.h>
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
@@ -53,54 +52,41 @@ Status check_page(std::span<const Loaded* const> recordings) {
   return {};
 }
 
-// Takes the page, a piece after the other.
-using HtmlSink = std::function<void(std::string_view piece)>;
-
-Status put_data(const Loaded& recording, Paths paths, const HtmlSink& sink) {
+Status put_data(const Loaded& recording, Paths paths, OutputFile& file) {
   const std::string data = compressed(html_data(recording, paths));
   if (data.empty()) {
     return Error(ErrorCode::unavailable, "the page's data can't be compressed: out of host memory");
   }
-  sink("<script type=\"text/plain\" class=\"recording\">");
-  sink(base64(data));
-  sink("</script>\n");
+  file.text() += "<script type=\"text/plain\" class=\"recording\">" + base64(data) + "</script>\n";
+  file.relieve();
   return {};
 }
 
 // The page with each `@name@` replaced, once each, in the order in which they stand in it.
-Status put_page(std::span<const Loaded* const> recordings, Paths paths, const HtmlSink& sink) {
-  if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
+Status put_page(std::span<const Loaded* const> recordings, Paths paths, OutputFile& file) {
   std::string_view page = page_source::page();
   const auto up_to = [&](std::string_view name) {
     const std::size_t place = page.find(name);
-    sink(page.substr(0, place));
+    file.text() += page.substr(0, place);
     page.remove_prefix(place + name.size());
   };
   up_to("@style@");
-  sink(page_source::style());
+  file.text() += page_source::style();
   up_to("@data@");
   for (const Loaded* recording : recordings) {
-    if (Status status = put_data(*recording, paths, sink); !status.ok()) return status;
+    if (Status status = put_data(*recording, paths, file); !status.ok()) return status;
   }
   up_to("@library@");
-  sink(page_source::library());
+  file.text() += page_source::library();
   up_to("@licence@");
-  sink(page_source::licence());
+  file.text() += page_source::licence();
   up_to("@script@");
-  sink(page_source::script());
-  sink(page);
+  file.text() += page_source::script();
+  file.text() += page;
   return {};
 }
 
 }  // namespace
-
-Result<std::string> html_page(std::span<const Loaded* const> recordings, Paths paths) {
-  std::string page;
-  const Status made =
-      put_page(recordings, paths, [&page](std::string_view piece) { page += piece; });
-  if (!made.ok()) return made.error();
-  return page;
-}
 
 Status write_html(const std::string& path, std::span<const Loaded* const> recordings, Paths paths) {
   for (const Loaded* recording : recordings) {
@@ -113,12 +99,8 @@ Status write_html(const std::string& path, std::span<const Loaded* const> record
   if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
   Result<OutputFile> file = OutputFile::open(path, "");
   if (!file.ok()) return std::move(file).error();
-  Status made = put_page(recordings, paths, [&file](std::string_view piece) {
-    file->text() += piece;
-    file->relieve();
-  });
-  if (!made.ok()) return made;
-  return file->commit();
+  Status made = put_page(recordings, paths, *file);
+  return made ? file->commit() : std::move(made);
 }
 
 }  // namespace weir

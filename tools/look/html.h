@@ -13,13 +13,10 @@ namespace weir {
 
 // The page of one recording, or of two side by side, in this order; of none, a page that reads the
 // file that is dropped on it. The page needs nothing else: no network, no other file. `paths`: of
-// the sources that stacks name. Texts of a recording stay texts, whatever they hold. Errors:
-// unavailable (the tool was built without D3; names the package to install), invalid_argument
-// (three recordings), and what keeps it from being made.
-Result<std::string> html_page(std::span<const Loaded* const> recordings, Paths paths = Paths::cut);
-
-// Replaces the file `path` by the page.
-// Errors: those of html_page(), and invalid_argument (the file can't be written; says why).
+// the sources that stacks name. Texts of a recording stay texts, whatever they hold. Replaces the
+// file `path`. Errors: unavailable (the tool was built without D3; names the package to install),
+// invalid_argument (three recordings; the file can't be written; says why), and what keeps the page
+// from being made.
 Status write_html(const std::string& path, std::span<const Loaded* const> recordings,
                   Paths paths = Paths::cut);
 

@@ -140,8 +140,8 @@ Result<Loaded> load_file(const InputFile& file, FileKind kind, const LoadOptions
 Result<Loaded> load(const std::string& path, const LoadOptions& options) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
-  const Result<FileKind> kind = options.kind ? *options.kind : kind_of_file(input->path());
-  if (!kind) return input->named(kind.error());
+  const Result<FileKind> kind = kind_of(*input, options.kind, options.device);
+  if (!kind) return kind.error();
   Result<Loaded> recording = load_file(*input, *kind, options);
   if (!recording) return input->named(recording.error());
   recording->source = input->name();

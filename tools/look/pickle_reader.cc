@@ -469,10 +469,13 @@ class JsonAsPickle final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return writer_.end_dict(), true; }
   bool start_array(std::size_t) override { return writer_.begin_list(), true; }
   bool end_array() override { return writer_.end_list(), true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
+  bool parse_error(std::size_t, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    return damage = error.what(), false;
   }
   void finish() { writer_.finish(); }
+
+  std::string damage;
 
  private:
   PickleWriter writer_;
@@ -486,12 +489,17 @@ bool is_json(std::string_view bytes) {
 
 }  // namespace
 
+std::string damaged_json(std::string_view why) {
+  return fmt::format("the JSON is damaged {}",
+                     why.substr(std::min(why.find("at line"), why.size())));
+}
+
 Result<Pickle> Pickle::parse(std::string bytes, const std::string& name) {
   if (is_json(bytes)) {
     std::string text;
     JsonAsPickle json(text);
     if (!nlohmann::json::sax_parse(bytes, &json)) {
-      return Error(ErrorCode::invalid_input, name + ": the JSON is cut off or damaged");
+      return Error(ErrorCode::invalid_input, name + ": " + damaged_json(json.damage));
     }
     json.finish();
     bytes = std::move(text);

@@ -82,4 +82,7 @@ class Pickle {
   PickleValue root_;
 };
 
+// "the JSON is damaged at line 3, column 8: ...". `why`: what nlohmann::json says of it.
+std::string damaged_json(std::string_view why);
+
 }  // namespace weir

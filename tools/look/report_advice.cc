@@ -22,10 +22,6 @@ constexpr double kWaitsPerAllocation = 0.05;
 constexpr std::uint64_t kManyMappings = 300'000;  // Weir keeps to 400,000
 constexpr std::size_t kMostGrowth = 3;
 
-double ratio(Bytes part, Bytes whole) {
-  return whole == 0_B ? 0 : static_cast<double>(part.count) / static_cast<double>(whole.count);
-}
-
 std::string share(Bytes part, Bytes whole) {
   return fmt::format("{} ({:.1f} % of {})", in_words(part), 100 * ratio(part, whole),
                      in_words(whole));

@@ -2,7 +2,6 @@
 #include "look/report_blocks.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <map>
 #include <tuple>

@@ -13,9 +13,7 @@ namespace {
 
 constexpr double kWorthARow = 0.01;  // of what is reserved
 
-double number(Bytes bytes) { return static_cast<double>(bytes.count); }
-
-bool is_much(Bytes part, Bytes whole) { return number(part) >= kWorthARow * number(whole); }
+bool is_much(Bytes part, Bytes whole) { return ratio(part, whole) >= kWorthARow; }
 
 // One report, in one style.
 class Writer {
@@ -100,7 +98,7 @@ class Writer {
     const bool low = moment.live * 2 < report_.peak_live.live || moment.live == 0_B;
     table.add({name, time(moment.time), with_commas(moment.blocks), in_words(moment.requested),
                in_words(moment.live), in_words(moment.reserved),
-               low ? "-" : fmt::format("{:.4f}", number(moment.reserved) / number(moment.live))});
+               low ? "-" : fmt::format("{:.4f}", ratio(moment.reserved, moment.live))});
   }
 
   static bool has_pools(const Moment& moment) {
@@ -129,7 +127,7 @@ class Writer {
     if (style_ != ReportStyle::terminal || all == 0_B) return {};
     constexpr double kLength = 12;
     std::string text;
-    for (double left = kLength * number(part) / number(all); left > 0.25; left -= 1) {
+    for (double left = kLength * ratio(part, all); left > 0.25; left -= 1) {
       text += left >= 0.75 ? "█" : "▌";
     }
     return text;
@@ -140,7 +138,7 @@ class Writer {
     table.add({title, "blocks", "bytes", "share", ""});
     for (const Share& share : shares) {
       table.add({share.name, with_commas(share.blocks), in_words(share.bytes),
-                 percent(number(share.bytes), number(all)), bar(share.bytes, all)});
+                 percent(share.bytes, all), bar(share.bytes, all)});
     }
     add(table);
   }
@@ -179,8 +177,8 @@ class Writer {
       const auto part = static_cast<Part>(i);
       std::string name(name_of(part));
       std::replace(name.begin(), name.end(), '_', ' ');
-      table.add({name, in_words(bytes[i]), percent(number(bytes[i]), number(reserved)),
-                 std::string(meaning_of(part))});
+      table.add(
+          {name, in_words(bytes[i]), percent(bytes[i], reserved), std::string(meaning_of(part))});
     }
     return table;
   }
@@ -194,14 +192,13 @@ class Writer {
     if (!is_much(unused, moment.reserved)) {
       text_ += "\n";
       if (unused == 0_B) return say(sum + ". There is nothing to gain.");
-      return say(sum + " (" + percent(number(unused), number(moment.reserved)) +
-                 "). There is nothing to gain.");
+      return say(sum + " (" + percent(unused, moment.reserved) + "). There is nothing to gain.");
     }
     text_ += "\n" + title(sum);
     ReportTable table = parts<Cause>(moment.causes, moment.reserved);
     if (moment.unplaced > 0_B) {
       table.add({"less: unplaced", in_words(moment.unplaced),
-                 percent(number(moment.unplaced), number(moment.reserved)),
+                 percent(moment.unplaced, moment.reserved),
                  "live blocks on pages the recording lacks"});
     }
     add(table);

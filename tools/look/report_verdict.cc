@@ -11,7 +11,6 @@
 namespace weir {
 namespace {
 
-double as_double(Bytes bytes) { return static_cast<double>(bytes.count); }
 Bytes less(Bytes from, Bytes what) { return from - std::min(from, what); }
 
 // "1.45 s"; of a file without times "event 1,234".
@@ -22,8 +21,7 @@ std::string at_time(const Report& report, Nanoseconds time) {
 
 // "29.7 GiB (37.9 %)"
 std::string part(const Share& share, const Moment& moment) {
-  return fmt::format("{} ({})", in_words(share.bytes),
-                     percent(as_double(share.bytes), as_double(moment.live)));
+  return fmt::format("{} ({})", in_words(share.bytes), percent(share.bytes, moment.live));
 }
 
 const char* most(const Share& share, const Moment& moment) {
@@ -91,7 +89,7 @@ std::string held(const Report& report) {
     return text + fmt::format(", of which it used all but {}.", in_words(unused));
   }
   return text + fmt::format(": {} of it ({}) had no block, in pieces of at most {}.",
-                            in_words(unused), percent(as_double(unused), as_double(held.reserved)),
+                            in_words(unused), percent(unused, held.reserved),
                             in_words(held.largest_inactive));
 }
 
@@ -136,10 +134,6 @@ std::vector<std::string> verdict_of(const Report& report) {
         fmt::format("The file has no segments of device {}: what PyTorch held is not "
                     "known, nor what was live before the recording.",
                     report.origin.device));
-  }
-  if (report.events == 0 && report.origin.held) {
-    verdict.push_back(fmt::format("Weir would hold {} for the same blocks.",
-                                  in_words(report.peak_reserved.reserved)));
   }
   return verdict;
 }

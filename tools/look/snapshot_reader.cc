@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <vector>
 
+#include "look/pickle_reader.h"
 #include "look/whole_file.h"
 
 namespace weir {
@@ -135,8 +135,12 @@ Result<Recording> parse_snapshot(std::string_view text, const std::string& name)
   const auto bad = [&name](std::string_view what) {
     return Error(ErrorCode::invalid_input, fmt::format("{}: {}", name, what));
   };
-  const json root = json::parse(text, nullptr, false);
-  if (root.is_discarded()) return bad("the JSON is cut off or damaged");
+  json root;
+  try {
+    root = json::parse(text);
+  } catch (const json::parse_error& error) {
+    return bad(damaged_json(error.what()));
+  }
   const std::uint64_t version = number(root, "weir_snapshot");
   if (version == 0 && root.contains("traceEvents")) {
     return bad(

@@ -64,6 +64,10 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t wid
   return lines;
 }
 
+std::string percent(Bytes part, Bytes whole) {
+  return percent(static_cast<double>(part.count), static_cast<double>(whole.count));
+}
+
 std::string percent(double part, double whole) {
   if (part == 0 || whole == 0) return "-";
   const double value = 100 * part / whole;

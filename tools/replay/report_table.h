@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "weir/types.h"
+
 namespace weir {
 
 // The most columns that a report's lines have: 100, unless a terminal has fewer.
@@ -44,5 +46,6 @@ std::string wrapped(const std::string& text, std::size_t indent,
                     std::size_t width = report_width());
 // "12.3 %" of `whole`; "-" where either is zero.
 std::string percent(double part, double whole);
+std::string percent(Bytes part, Bytes whole);
 
 }  // namespace weir

@@ -30,6 +30,10 @@ std::string in_words(Nanoseconds time) {
   return fmt::format("{} {}", three_digits(value), kUnits[unit]);
 }
 
+double ratio(Bytes part, Bytes whole) {
+  return whole == 0_B ? 0 : static_cast<double>(part.count) / static_cast<double>(whole.count);
+}
+
 std::string with_commas(std::uint64_t number) {
   const std::string digits = std::to_string(number);
   std::string text;

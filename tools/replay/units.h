@@ -16,6 +16,8 @@ std::string three_digits(double value);
 std::string in_words(Bytes bytes);
 // "850 ns", "67.7 ms", "2.46 s".
 std::string in_words(Nanoseconds time);
+// `part` over `whole`; 0 of nothing.
+double ratio(Bytes part, Bytes whole);
 // "257,502".
 std::string with_commas(std::uint64_t number);
 // "1 page", "2 pages".

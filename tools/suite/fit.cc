@@ -213,12 +213,13 @@ const FitWay* tightest(const std::vector<FitWay>& ways, bool is_pytorch, const W
 }
 
 // "expandable_segments:True (1.20 GiB) or Weir (1.17 GiB)", without those that are null.
-std::string either(const FitWay* torch, const FitWay* weir) {
+// `most`: what they may hold.
+std::string either(const FitWay* torch, const FitWay* weir, Bytes most) {
   std::string text;
   for (const FitWay* way : {torch, weir}) {
     if (way == nullptr) continue;
-    text +=
-        fmt::format("{}{} ({})", text.empty() ? "" : " or ", setting(*way), in_words(way->held));
+    text += fmt::format("{}{} ({})", text.empty() ? "" : " or ", setting(*way),
+                        in_words(std::min(way->held, most)));
   }
   return text;
 }
@@ -252,7 +253,7 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
     return *way.fits && (!is_cut || way.name.find("expandable") != std::string::npos);
   });
   const std::string fits =
-      either(torch, tightest(ways, false, [](const FitWay& way) { return *way.fits; }));
+      either(torch, tightest(ways, false, [](const FitWay& way) { return *way.fits; }), there);
   if (!fits.empty()) {
     return {.text =
                 fmt::format("What helps: {}, of the {} there were.{}", fits, in_words(there),
@@ -273,7 +274,8 @@ std::optional<Help> help_for_peak(const Served& served, const std::vector<FitWay
   // What replays do not show they can't help with.
   if (now.replayed < enough) return std::nullopt;
   const auto is_less = [&](const FitWay& way) { return way.held <= enough; };
-  const std::string less = either(tightest(ways, true, is_less), tightest(ways, false, is_less));
+  const std::string less =
+      either(tightest(ways, true, is_less), tightest(ways, false, is_less), enough);
   const std::string held =
       (now.is_recorded ? "PyTorch held " : "PyTorch would hold ") + in_words(now.held);
   if (!less.empty()) return Help{.text = fmt::format("What helps: {}; {}.", less, held)};

@@ -125,9 +125,12 @@ class SimulatedWeir final : public SuiteAllocator {
   }
 
  private:
-  // The device is never smaller than what the program may have.
+  // The device is never smaller than what the program may have. Of a program with a limit it is
+  // asked what fits: races are looked for without one, in memory that grows with the square of the
+  // streams.
   explicit SimulatedWeir(Bytes limit)
-      : device_(make_sim_replay_device(std::clamp(limit, SimOptions{}.memory, kMostMemory))) {}
+      : device_(make_sim_replay_device(std::clamp(limit, SimOptions{}.memory, kMostMemory),
+                                       limit == 0_B, limit == 0_B)) {}
   static constexpr Bytes kMostMemory{std::uint64_t{16} << 40};
   Nanoseconds at(std::int64_t time_us) const { return start_ + Nanoseconds{time_us * 1000}; }
   static BlockUse use_of(void* block, const ProgramCall& call) {
