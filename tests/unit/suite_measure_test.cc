@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -136,6 +137,25 @@ TEST(SuiteMeasure, LiveColumnsReachThePeak) {
   const std::vector<std::uint64_t> columns = live_columns(program);
   ASSERT_EQ(columns.size(), kColumns);
   EXPECT_EQ(*std::max_element(columns.begin(), columns.end()), program.needs.peak_live.count);
+}
+
+// What a call costs does not grow with the streams that the program has.
+TEST(SuiteMeasure, TwentyThousandStreamsTakeSeconds) {
+  constexpr std::uint32_t kStreams = 20'000;
+  Program program;
+  program.streams = program.blocks = kStreams;
+  for (const ProgramCall::Kind kind : {ProgramCall::Kind::allocate, ProgramCall::Kind::free}) {
+    for (std::uint32_t i = 0; i < kStreams; ++i) {
+      program.calls.push_back(
+          {.kind = kind, .stream = i, .block = i, .bytes = 4096, .time_us = program.end_us++});
+    }
+  }
+  add_needs(program);
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = measure_memory(weir_heap_kind(Bytes{std::uint64_t{1} << 60}), program);
+  EXPECT_EQ(outcome.failure, "");
+  EXPECT_GE(outcome.peak_held, kStreams * 4096);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 }  // namespace
