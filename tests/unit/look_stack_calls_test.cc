@@ -120,6 +120,12 @@ TEST(StackCalls, WhatMemoryIsForIsToldByTheInnermostFrameThatTells) {
   EXPECT_EQ(purpose({{"convert", torch + "nn/modules/module.py", 9}, own}), "weights");
   EXPECT_EQ(purpose({{"there before the recording began", "", 0}, call}), "weights");
   EXPECT_EQ(purpose({{"_init_group", torch + "optim/adamw.py", 9}, step, own}), "optimizer state");
+  EXPECT_EQ(purpose({{"broadcast_coalesced", torch + "nn/parallel/comm.py", 66},
+                     {"replicate", torch + "nn/parallel/replicate.py", 110},
+                     {"forward", torch + "nn/parallel/data_parallel.py", 182},
+                     {"_call_impl", torch + "nn/modules/module.py", 1500},
+                     own}),
+            "weights");
   EXPECT_EQ(purpose({own, call, step}), "activations");  // a closure that an optimizer calls
   EXPECT_EQ(purpose({kMalloc, kEngine}), "gradients");
   EXPECT_EQ(purpose({{"_engine_run_backward", torch + "autograd/graph.py", 8}, own}), "gradients");

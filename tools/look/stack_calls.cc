@@ -100,7 +100,10 @@ Purpose told_by(const RecordedFrame& frame) {
   if (has_one_of(whole, kGradients) || is_one_of({"backward", "_engine_run_backward"})) {
     return Purpose::gradients;
   }
-  if (with_slashes(frame.file).find("/optim/") != std::string::npos) return Purpose::optimizer;
+  const std::string file = with_slashes(frame.file);
+  if (file.find("/optim/") != std::string::npos) return Purpose::optimizer;
+  // DataParallel copies the weights to every device at each step.
+  if (file.ends_with("/nn/parallel/replicate.py")) return Purpose::weights;
   if (is_one_of({"_call_impl", "_wrapped_call_impl"})) return Purpose::activations;
   const bool makes = is_one_of(
       {"__init__", "_apply", "convert", "reset_parameters", "load_state_dict", "from_pretrained"});
