@@ -7,6 +7,7 @@
 
 #include <array>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "weir/device_heap.h"
@@ -19,7 +20,8 @@ namespace {
 struct Live {
   void* block;
   Bytes bytes;
-  std::size_t owner, last;  // streams: that it was allocated for, that used it last
+  std::size_t owner, last;        // streams: that it was allocated for, that used it last
+  std::set<std::size_t> named{};  // to record_stream()
 };
 
 class GraphProgram {
@@ -42,6 +44,7 @@ class GraphProgram {
         launch(graph);
         if (sleeps_ && chance(4)) sleep(graphs);
       }
+      use_named();
       EXPECT_THAT(heap_.validate(), testing::IsEmpty());
       if (!chance(4)) continue;
       drop_all();  // as below: the next graph may not use them
@@ -68,7 +71,6 @@ class GraphProgram {
     Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });
     ASSERT_TRUE(binding.ok()) << binding.error().message();
     forked_ = 3;
-    for (Live& each : live_) each.last = each.owner;
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
     steps();
     // A graph may not use what a warm-up allocated and the program frees while the graph lives.
@@ -182,9 +184,23 @@ class GraphProgram {
     if (live.last != user) order(live.last, user);
     live.last = user;
     touch(user, chance(2) ? Reads(live.block, live.bytes) : Writes(live.block, live.bytes));
-    if (!fences_ || user == live.owner) return;
-    const Status fenced = heap_.fence(live.block, streams_[user]);
-    ASSERT_TRUE(fenced.ok()) << fenced.error().message();
+    if (!fences_ || user == live.owner || live.named.contains(user)) return;
+    const bool names = chance(3);
+    const Status told = names ? heap_.record_stream(live.block, streams_[user])
+                              : heap_.fence(live.block, streams_[user]);
+    ASSERT_TRUE(told.ok()) << told.error().message();
+    if (names) live.named.insert(user);
+  }
+
+  // Whoever was named, in the capture or before it, may use a block until it is deallocated.
+  void use_named() {
+    for (Live& each : live_) {
+      if (each.named.empty() || !chance(2)) continue;
+      const std::size_t user = *each.named.begin();
+      if (each.last != user) order(each.last, user);
+      each.last = user;
+      touch(user, Writes(each.block, each.bytes));
+    }
   }
 
   void drop(std::size_t index) {
