@@ -167,8 +167,7 @@ class Run {
       case Kind::trim:
         return trim(operation.bytes);
       case Kind::set_limit:
-        limit_ = operation.bytes;
-        return heap_->set_limit(limit_);
+        return set_limit(operation.bytes);
       case Kind::retire:
         return retire(operation.stream);
       case Kind::advance:
@@ -324,6 +323,7 @@ class Run {
         operation.write ? Writes(block.pointer, block.bytes) : Reads(block.pointer, block.bytes);
     const Status status = sim_.launch(stream, access, operation.duration);
     if (!status.ok()) return complain("launch: " + status.error().message());
+    over_by_ = std::max(over_by_, sim_.now()) + operation.duration;
     wrote_ = wrote_ || operation.write;
     if (!(stream == block.owner)) block.unfenced.insert(stream.id);
     // A write is ordered after all uses before it, and so stands for them.
@@ -377,11 +377,33 @@ class Run {
     LiveBlock& block = found->second;
     fence_what_needs_it(block);
     if (failed()) return;
+    const bool is_idle = is_device_idle();
     if (!succeeds("deallocate", [&] { return heap_->deallocate(block.pointer); })) return;
     oracle_.deallocated(block.pointer);
     last_freed_ = block.pointer;
     forget_uses(block);
     blocks_.erase(found);
+    check_limit(is_idle);
+  }
+
+  void set_limit(Bytes limit) {
+    if (options_.idle_at_limits) sim_.finish();
+    const bool is_idle = is_device_idle();
+    limit_ = limit;
+    heap_->set_limit(limit_);
+    check_limit(is_idle);
+  }
+
+  // Is all work over, even if each kernel waited for those before it?
+  bool is_device_idle() const { return sim_.now() >= over_by_; }
+
+  // If work was over before the call, nothing that is held beyond the limit may go only now.
+  void check_limit(bool was_idle) {
+    if (!was_idle || limit_ == 0_B || is_asleep_ || options_.fault || options_.omission) return;
+    const Bytes held = sim_.physical_bytes();
+    if (held <= limit_) return;
+    const Result<Bytes> more = heap_->trim(limit_);
+    if (!more || sim_.physical_bytes() < held) complain("idle memory stayed beyond the limit");
   }
 
   // An address inside a block, and a block given back already.
@@ -472,6 +494,7 @@ class Run {
   std::vector<Stream> streams_;
   std::map<std::uint32_t, LiveBlock> blocks_;
   Bytes limit_;
+  Nanoseconds over_by_;  // when all work is over, at the latest
   bool is_asleep_ = false;
   bool wrote_ = false;  // since memory slept last
   void* last_freed_ = nullptr;

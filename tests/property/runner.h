@@ -32,6 +32,8 @@ struct RunOptions {
   EventSink* sink = nullptr;
   // Leave out one call of the heap's that orders work, and say that it was made.
   std::optional<Omission> omission = {};
+  // All work is over whenever the limit changes: what may go then is certain.
+  bool idle_at_limits = false;
 };
 
 struct RunResult {
