@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "weir/device_heap.h"
@@ -33,7 +35,8 @@ class GraphProgram {
       : random_(seed), fences_(fences), sleeps_(sleeps), heap_(device_, {.memory = memory}) {}
 
   void run() {
-    GraphPool pool(heap_);
+    auto owned = std::make_unique<GraphPool>(heap_);
+    GraphPool& pool = *owned;
     std::vector<Graph> graphs;
     for (int round = 0; round < 3; ++round) {
       if (chance(2)) warm_up(pool);
@@ -53,6 +56,17 @@ class GraphProgram {
     drop_all();
     EXPECT_EQ(pool.statistics().graphs, graphs.size());
     EXPECT_EQ(pool.statistics().live_blocks, 0u);
+    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
+    if (sleeps_ && chance(2)) {
+      ASSERT_TRUE(heap_.tags().sleep(how_to_sleep()).ok());
+    }
+    graphs.clear();
+    owned.reset();
+    ASSERT_TRUE(heap_.tags().wake().ok());
+    ASSERT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+    ASSERT_TRUE(heap_.tags().wake().ok());  // forgets copies of pools that are gone
+    EXPECT_EQ(heap_.tags().residue().host, 0_B);
+    EXPECT_EQ(device_.live().handles, 0u);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
     device_.finish();
   }
@@ -101,6 +115,7 @@ class GraphProgram {
   // After and before everything else, as the program has to see to.
   void launch(Graph& graph) {
     for (std::size_t i = 1; i < streams_.size(); ++i) order(i, 0);
+    wrote_ = true;
     const Status launched = graph.launch(streams_[0]);
     ASSERT_TRUE(launched.ok()) << launched.error().message();
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
@@ -117,7 +132,7 @@ class GraphProgram {
     for (const Live& each : live_) {
       before.push_back({each.block, each.bytes, contents(each.block, each.bytes)});
     }
-    ASSERT_TRUE(heap_.tags().sleep().ok());
+    ASSERT_TRUE(heap_.tags().sleep(how_to_sleep()).ok());
     ++slept_;
     EXPECT_EQ(device_.physical_bytes(), 0_B);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
@@ -134,6 +149,14 @@ class GraphProgram {
     for (const Before& each : before) {
       EXPECT_TRUE(contents(each.block, each.bytes) == each.contents);
     }
+  }
+
+  // Copies of an immutable tag stay where they are, unless the program says otherwise.
+  SleepOptions how_to_sleep() {
+    if (std::exchange(wrote_, false)) (void)heap_.tags().declare_changed(kDefaultTag);
+    SleepOptions how;
+    how.contents = chance(2) ? SleepContents::immutable : SleepContents::backup;
+    return how;
   }
 
   std::vector<SimContent> contents(const void* block, Bytes bytes) {
@@ -215,6 +238,7 @@ class GraphProgram {
 
   void touch(std::size_t stream, const Access& access) {
     const Nanoseconds duration{static_cast<std::int64_t>(1'000 + below(200'000))};
+    wrote_ = true;
     const Status launched = device_.launch(streams_[stream], access, duration);
     ASSERT_TRUE(launched.ok()) << launched.error().message();
   }
@@ -232,6 +256,7 @@ class GraphProgram {
                                        device_.new_stream()};
   DeviceHeap heap_;
   std::vector<Live> live_;
+  bool wrote_ = false;      // since memory slept last
   std::size_t forked_ = 1;  // streams that take part, from the first
   std::uint64_t wrong_reads_ = 0, deferred_ = 0, slept_ = 0;
 };
