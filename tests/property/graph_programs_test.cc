@@ -183,6 +183,9 @@ class GraphProgram {
         case 5:
           if (!live_.empty()) drop(below(live_.size()));
           break;
+        case 6:
+          if (chance(4)) misuse();
+          [[fallthrough]];
         default:
           if (!live_.empty()) use(live_[below(live_.size())]);
       }
@@ -213,6 +216,17 @@ class GraphProgram {
                               : heap_.fence(live.block, streams_[user]);
     ASSERT_TRUE(told.ok()) << told.error().message();
     if (names) live.named.insert(user);
+  }
+
+  // One of the blocks is none: nothing is fenced.
+  void misuse() {
+    if (live_.empty()) return;
+    void* const block = live_.front().block;
+    void* const blocks[] = {block, static_cast<char*>(block) + 1};
+    const std::uint64_t fences = heap_.statistics().fences;
+    const Status fenced = heap_.fence(blocks, streams_[0]);
+    EXPECT_TRUE(!fenced.ok() && fenced.error().code() == ErrorCode::unknown_pointer);
+    EXPECT_EQ(heap_.statistics().fences, fences);
   }
 
   // Whoever was named, in the capture or before it, may use a block until it is deallocated.

@@ -425,6 +425,12 @@ class Run {
     if (fenced.ok() || fenced.error().code() != ErrorCode::unknown_pointer) {
       complain("fence took what is no block");
     }
+    if (blocks_.empty()) return;
+    void* const both[] = {blocks_.begin()->second.pointer, pointer};
+    const std::uint64_t fences = heap_->statistics().fences;
+    if (heap_->fence(both, streams_[0]).ok() || heap_->statistics().fences != fences) {
+      complain("a fence that was refused changed a block");
+    }
   }
 
   void trim(Bytes keep) {
