@@ -182,6 +182,42 @@ TEST(UntoldStreamsOfReusedHandles, HaveAnotherNameThanThoseThatAreGone) {
   EXPECT_FALSE(*heap.stream(first.handle) == after);
 }
 
+// One that is met in a capture has a number of Weir's own, which goes with it.
+class StreamsThatCapturesMeet : public testing::TestWithParam<Trust> {};
+INSTANTIATE_TEST_SUITE_P(Trusts, StreamsThatCapturesMeet,
+                         testing::Values(Trust::told, Trust::context), [](const auto& trust) {
+                           return trust.param == Trust::told ? "told" : "context";
+                         });
+
+TEST_P(StreamsThatCapturesMeet, LeaveNoNameToTheNextOfTheirHandle) {
+  SimDevice sim;
+  ReusedHandles device(sim);
+  DeviceHeap heap(device, HeapOptions{.trust = GetParam()});
+  GraphPool pool(heap);
+  const Stream s = sim.new_stream(), side = sim.new_stream();
+  const auto order = [&](Stream earlier, Stream later) {
+    const EventHandle event = *sim.create_event();
+    EXPECT_TRUE(sim.record(event, earlier).ok());
+    EXPECT_TRUE(sim.wait(later, event).ok());
+    EXPECT_TRUE(sim.destroy_event(event).ok());
+  };
+  const auto met_in_a_capture = [&] {
+    CaptureScope capture = CaptureScope::begin(pool, s).value();
+    order(s, side);
+    const Stream inside = heap.stream(side.handle).value();
+    const Result<void*> block = heap.allocate(1_MiB, inside);
+    EXPECT_TRUE(block.ok()) << (block.ok() ? "" : block.error().message());
+    EXPECT_TRUE(heap.deallocate(block.ok() ? *block : nullptr).ok());
+    order(side, s);
+    EXPECT_TRUE(capture.end().ok());
+    return inside;
+  };
+  const Stream gone = met_in_a_capture();
+  EXPECT_TRUE(heap.retire(side).ok());
+  device.give_again_to(sim.new_stream());
+  EXPECT_FALSE(met_in_a_capture() == gone);
+}
+
 enum class WarmUp { none, on_the_capture_stream, on_another_stream };
 
 class UntoldTrainingSteps : public UntoldStreams, public testing::WithParamInterface<WarmUp> {
