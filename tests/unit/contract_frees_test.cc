@@ -471,6 +471,24 @@ TEST_F(ToldFrees, AStreamThatCantBeAskedKeepsNoOthersPages) {
   EXPECT_LE(Bytes{heap.statistics().reserved_bytes.current}, kBlock * 2);
 }
 
+// Its idle page can't go to the driver, and so serve the pool, before the capture is over.
+TEST_F(ToldFrees, AStreamThatIsCapturedKeepsNoRequestFromWhatElseHelps) {
+  DeviceHeap heap(device_, {.limit = kBlock * 2});
+  GraphPool pool(heap, {.memory = MemoryKind::plain});
+  void* const x = allocate(heap, kBlock, a_);
+  void* const y = allocate(heap, kBlock, b_);
+  free(heap, y);
+  ASSERT_TRUE(device_.begin_capture(b_, CaptureMode::relaxed).ok());
+  const Result<void*> refused = pool.allocate(kBlock, a_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory) << refused.error().message();
+  heap.on_shortage(Shortage::out_of_memory, [&](Bytes) { free(heap, x); });
+  const Result<void*> served = pool.allocate(kBlock, a_);
+  ASSERT_TRUE(served.ok()) << served.error().message();
+  EXPECT_TRUE(device_.destroy_graph(*device_.end_capture(b_)).ok());
+  free(heap, *served);
+}
+
 TEST_F(ToldFrees, WhereNoRequestWaitsTheHostDoesRatherThanRunOutOfMemory) {
   DeviceHeap heap(device_, {.limit = kBlock, .reuse = ReusePolicy::no_wait});
   void* const x = allocate(heap, kBlock, a_);
