@@ -500,6 +500,8 @@ TEST_F(UntoldCaptures, WhatAStreamWaitedForIsNotBehindItsGraph) {
     free(x);
     void* const small = allocate(size, s_);  // t_'s memory, behind a wait
     free(small);
+    // So many that it is asked more than once whether the wait is over.
+    for (int i = 0; i < 150; ++i) free(allocate(size, s_));
     begin_unannounced(s_);
     heap_.set_limit(0_B);
     void* const y = allocate(size, s_);
