@@ -190,6 +190,9 @@ class Run {
     SleepOptions how;
     how.contents = step_ % 2 == 0 ? SleepContents::immutable : SleepContents::backup;
     if (std::exchange(wrote_, false)) (void)heap_->tags().declare_changed(kDefaultTag);
+    if (step_ % 3 == 0) how.tags = {kDefaultTag, kDefaultTag};  // once is as good as twice
+    const Bytes held = sim_.physical_bytes();
+    Bytes given_back;
     const bool asleep = succeeds("sleep", [&]() -> Status {
       const SimLive before = sim_.live();
       const Result<SleepReport> slept = heap_->tags().sleep(how);
@@ -199,9 +202,13 @@ class Run {
           heap_->tags().list().front().state != TagState::awake) {
         complain("a sleep that failed, and took nothing, left the memory asleep");
       }
+      if (slept) given_back = slept->given_back;
       return slept ? Status{} : Status(slept.error());
     });
     if (!asleep) return;
+    if (result_.errors == 0 && held - sim_.physical_bytes() != given_back) {
+      complain("sleep gave back other than it said");
+    }
     is_asleep_ = true;
     ++result_.sleeps;
     oracle_.set_memory(Oracle::Memory::asleep);
