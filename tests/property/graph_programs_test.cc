@@ -30,15 +30,18 @@ class GraphProgram {
  public:
   // `fences`: does it fence what streams use that a block was not allocated for?
   // `sleeps`: does all memory sleep now and then, between captures and launches?
+  // `limit`: of the pool.
   GraphProgram(std::uint64_t seed, bool fences, const HeapOptions& options = {},
-               bool sleeps = false)
-      : random_(seed), fences_(fences), sleeps_(sleeps), heap_(device_, options) {}
+               bool sleeps = false, Bytes limit = {})
+      : random_(seed), fences_(fences), sleeps_(sleeps), limit_(limit), heap_(device_, options) {}
 
   void run() {
-    auto owned = std::make_unique<GraphPool>(heap_);
+    auto owned = std::make_unique<GraphPool>(heap_, GraphPoolOptions{.limit = limit_});
     GraphPool& pool = *owned;
+    pool_ = owned.get();
     std::vector<Graph> graphs;
     for (int round = 0; round < 3; ++round) {
+      if (limit_ > 0_B) leave_idle_pages();
       if (chance(2)) warm_up(pool);
       if (sleeps_ && chance(2)) sleep(graphs);
       capture(pool, graphs);
@@ -85,6 +88,13 @@ class GraphProgram {
   }
   std::uint64_t below(std::uint64_t most) { return random_() % most; }
   bool chance(std::uint64_t one_in) { return below(one_in) == 0; }
+
+  // In the device heap, for the pool to take.
+  void leave_idle_pages() {
+    const Result<void*> block = heap_.allocate(limit_, streams_[0]);
+    ASSERT_TRUE(block.ok()) << block.error().message();
+    ASSERT_TRUE(heap_.deallocate(*block).ok());
+  }
 
   void warm_up(GraphPool& pool) {
     Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });
@@ -203,7 +213,10 @@ class GraphProgram {
     const Bytes bytes{kSizes[below(kSizes.size())]};
     const std::size_t stream = below(forked_);
     const Result<void*> block = heap_.allocate(bytes, streams_[stream]);
-    if (!block && has_few_mappings()) {
+    if (limit_ > 0_B) {
+      EXPECT_LE(pool_->statistics().reserved_bytes, limit_);
+    }
+    if (!block && (has_few_mappings() || limit_ > 0_B)) {
       ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory) << block.error().message();
       return;
     }
@@ -274,6 +287,8 @@ class GraphProgram {
 
   std::mt19937_64 random_;
   const bool fences_, sleeps_;
+  const Bytes limit_;
+  GraphPool* pool_ = nullptr;
   SimDevice device_{{.track_contents = true}};
   const std::array<Stream, 3> streams_{device_.new_stream(), device_.new_stream(),
                                        device_.new_stream()};
@@ -320,6 +335,17 @@ TEST(GraphPrograms, HaveTheEdgesThatTheyNeedWhereMappingsAreFew) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     GraphProgram program(seed, true, {.most_mappings = 8 + seed % 24});
+    program.run();
+    EXPECT_EQ(program.races(), 0u);
+    EXPECT_EQ(program.wrong_reads(), 0u);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(GraphPrograms, KeepToTheLimitsOfTheirPools) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    GraphProgram program(seed, true, {}, /*sleeps=*/false, 2_MiB * (5 + seed % 20));
     program.run();
     EXPECT_EQ(program.races(), 0u);
     EXPECT_EQ(program.wrong_reads(), 0u);
