@@ -155,6 +155,31 @@ TEST_F(BesideAReceive, ARequestThatTheProgramRepeatsDoesNotWaitWhereItWaitedBefo
   EXPECT_TRUE(is_done(s_));
 }
 
+// The same of pieces that were joined before.
+TEST_F(BesideAReceive, ARequestThatTheProgramRepeatsJoinsNoPiecesThatItWaitedForBefore) {
+  std::vector<void*> pieces, between;
+  for (int i = 0; i < 4; ++i) {
+    pieces.push_back(written(kBlock, s_));
+    between.push_back(written(4_MiB, s_));
+  }
+  heap_.set_limit(reserved());
+  for (int step = 0; step < 6; ++step) {
+    if (step == 4) {
+      heap_.set_limit(0_B);
+      post_receive();
+    }
+    for (void* const piece : pieces) free(piece);
+    pieces.clear();
+    void* const joined = written(kBlock * 4, t_);
+    ASSERT_GT(heap_.statistics().mappings.current, heap_.statistics().pages.current);
+    free(joined);
+    for (int i = 0; i < 4; ++i) pieces.push_back(written(kBlock, s_));
+    device_.advance(10_ms);
+  }
+  EXPECT_TRUE(is_done(t_));
+  EXPECT_TRUE(is_done(s_));
+}
+
 TEST_F(BesideAReceive, SmallBlocksOfAnotherStreamDoNotWaitEither) {
   post_receive();
   (void)leave(kBlock);
