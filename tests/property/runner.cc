@@ -46,6 +46,7 @@ struct LiveBlock {
   std::set<std::uint64_t> unfenced;  // streams whose work on it has no fence yet
   std::set<std::uint64_t> recorded;  // streams named to record_stream()
   std::vector<SimContent> contents;  // when it fell asleep
+  bool has_slept = false;
 };
 
 SimOptions sim_options(const Program& program) {
@@ -209,6 +210,7 @@ class Run {
     if (result_.errors == 0 && held - sim_.physical_bytes() != given_back) {
       complain("sleep gave back other than it said");
     }
+    for (auto& [id, block] : blocks_) block.has_slept = true;
     is_asleep_ = true;
     ++result_.sleeps;
     oracle_.set_memory(Oracle::Memory::asleep);
@@ -331,7 +333,8 @@ class Run {
     const Status status = sim_.launch(stream, access, operation.duration);
     if (!status.ok()) return complain("launch: " + status.error().message());
     over_by_ = std::max(over_by_, sim_.now()) + operation.duration;
-    wrote_ = wrote_ || operation.write;
+    // (That a block is new, the heap knows.)
+    wrote_ = wrote_ || (operation.write && block.has_slept);
     if (!(stream == block.owner)) block.unfenced.insert(stream.id);
     // A write is ordered after all uses before it, and so stands for them.
     if (operation.write) forget_uses(block);
