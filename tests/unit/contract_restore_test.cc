@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/unit/contract_pools.h"
+#include "tests/unit/core_heap_fixture.h"
 
 namespace weir {
 namespace {
@@ -100,6 +101,34 @@ TEST_F(PoolRestore, AFreeThatThePoolDeferredIsForgottenOnceTheBlockIsGone) {
   again.close();
   EXPECT_TRUE(heap_.find(y).has_value());
   drop(captured, *pool);
+}
+
+class ToldRestore : public test::CoreHeap {};
+
+// A block is put back into the middle of bytes that another stream uses: who gets the rest waits.
+TEST_F(ToldRestore, WhatIsLeftBesideASmallBlockIsUsedByWhomItWas) {
+  DeviceHeap heap(device_);
+  GraphPool pool(heap);
+  const Result<PoolBinding> binding = pool.warm_up(a_);
+  ASSERT_TRUE(binding.ok());
+  (void)allocate(heap, 1_KiB, a_);  // so that the slab stays
+  void* const before = allocate(heap, 4_KiB, a_);
+  void* const back = allocate(heap, 5_KiB, a_);
+  std::vector<PlacedBlock> wanted = pool.blocks();
+  std::erase_if(wanted, [&](const PlacedBlock& block) { return block.bytes == 4_KiB; });
+  free(heap, before);
+  free(heap, back);
+  void* const x = allocate(heap, 200_KiB, a_);
+  EXPECT_EQ(x, before);
+  ASSERT_TRUE(heap.record_stream(x, b_).ok());
+  write(b_, x, 200_KiB, 50_ms);
+  free(heap, x);
+  ASSERT_TRUE(pool.restore(wanted).ok());
+  void* const y = allocate(heap, 100_KiB, a_);
+  EXPECT_GT(y, back);
+  write(a_, y, 100_KiB);
+  EXPECT_EQ(device_.race_count(), 0u) << "a waits for b";
+  device_.finish();
 }
 
 }  // namespace
