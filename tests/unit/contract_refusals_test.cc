@@ -57,21 +57,6 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
   free(heap_, y);
 }
 
-TEST_F(Refusals, ABlockThatWasAllocatedSinceTheSleepHasNoCopy) {
-  void* const x = allocate(heap_, kBlock, a_);
-  write(a_, x, kBlock);
-  ASSERT_TRUE(heap_.tags().sleep({.contents = SleepContents::immutable}).ok());
-  ASSERT_TRUE(heap_.tags().wake().ok());
-  void* const y = allocate(heap_, kBlock, a_);
-  ASSERT_GT(y, x) << "behind what has a copy";
-  EXPECT_TRUE(heap_.tags().host_copy(x, kBlock).ok());
-  const Result<std::vector<HostPart>> none = heap_.tags().host_copy(y, kBlock);
-  ASSERT_FALSE(none.ok());
-  EXPECT_EQ(none.error().code(), ErrorCode::invalid_argument);
-  free(heap_, x);
-  free(heap_, y);
-}
-
 // The second block that is wanted overlaps the first one, so all is put back.
 TEST_F(Refusals, ABlockThatAFailedRestorePutsBackIsUsedByWhomItWas) {
   GraphPool pool(heap_);
