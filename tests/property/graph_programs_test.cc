@@ -72,6 +72,8 @@ class GraphProgram {
     ASSERT_TRUE(heap_.tags().wake().ok());  // forgets copies of pools that are gone
     EXPECT_EQ(heap_.tags().residue().host, 0_B);
     EXPECT_EQ(device_.live().handles, 0u);
+    EXPECT_EQ(device_.live().graphs, 0u);
+    EXPECT_EQ(device_.live().executables, 0u);
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
     device_.finish();
   }
@@ -116,6 +118,10 @@ class GraphProgram {
     deferred_ += pool.statistics().deferred;
     for (std::size_t i = 1; i < forked_; ++i) order(i, 0);
     for (Live& each : live_) each.last = 0;
+    if (chance(16)) {
+      const CaptureScope thrown_away = *std::move(capture);
+      return;
+    }
     const bool makes_none = chance(16);
     if (makes_none) device_.fail(DeviceCall::instantiate, 1);
     Result<Graph> graph = capture->end();
