@@ -140,6 +140,7 @@ Result<WorkPoint> CommState::leave(std::span<const Operation> group, const Enter
   Captured* const captured = entered.captured;
   const Status watched = captured == nullptr ? watchdog_.queued(group, entered.stream) : Status();
   const Result<std::optional<Fence>> fenced = fence_used(group, entered);
+  if (captured == nullptr && ranks > 1) context.heap.note_remote_work(entered.stream);
   if (!queued || !watched || (!fenced && captured == nullptr)) {
     fail(!queued ? queued.error() : !watched ? watched.error() : fenced.error());
     return status().error();

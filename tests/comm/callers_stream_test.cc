@@ -258,5 +258,40 @@ TEST_F(OnTheCallersStream, ThreadsWithACommunicatorEachMayComeInAnyOrder) {
   on_all([&](Rank& rank) { others.at(static_cast<std::size_t>(rank.number)).reset(); });
 }
 
+// Under Trust::context a stream may be made to wait for all work of the context.
+class UnderContext : public test::CommRanks {
+ protected:
+  UnderContext() : CommRanks(2) {
+    Rank& rank = *ranks_.front();
+    rank.heap = std::make_unique<DeviceHeap>(rank.device, HeapOptions{.trust = Trust::context});
+  }
+};
+
+TEST_F(UnderContext, ARequestDoesNotWaitForARankThatHasNotCome) {
+  create();
+  Rank& rank = *ranks_.front();
+  void* const summed = rank.allocate(kSize, rank.compute);
+  void* const left = rank.allocate(kSize, rank.side);
+  rank.write(rank.side, left, kSize);
+  rank.free(left);
+  rank.device.advance(10_ms);
+  expect_ok(sum(*rank.comm, summed, rank.compute));
+  const Stream other = rank.device.new_stream();
+  void* const block = rank.allocate(kSize, other);
+  rank.write(other, block, kSize);
+  const EventHandle written = got(rank.device.create_event());
+  expect_ok(rank.device.record(written, other));
+  rank.device.advance(10_ms);
+  EXPECT_TRUE(rank.device.finished(written)) << "it waits for rank 1";
+  expect_ok(rank.device.destroy_event(written));
+  Rank& late = *ranks_.back();
+  void* const its = late.allocate(kSize, late.compute);
+  expect_ok(sum(*late.comm, its, late.compute));
+  on_all([](Rank& each) { each.device.finish(); });
+  late.free(its);
+  rank.free(block);
+  rank.free(summed);
+}
+
 }  // namespace
 }  // namespace weir

@@ -183,12 +183,11 @@ void MemoryViz::segment_event(const VisibleRangeChange& change, Nanoseconds time
 void MemoryViz::other_event(std::string_view action, const Event& event) {
   writer_.begin_dict();
   member("action", action);
-  // Of the last failure the file may say what was free; a recording of Weir's does not.
+  // PyTorch's viewers need the key. Of the last failure a file may say what was free; a recording
+  // of Weir's does not.
   const std::optional<FailedRequest>& failure = origin_.failure;
-  if (action == "snapshot")
-    member("addr", std::uint64_t{0});
-  else if (failure && failure->free)
-    member("device_free", failure->free->count);
+  const Bytes free = failure && failure->free ? *failure->free : 0_B;
+  member(action == "snapshot" ? "addr" : "device_free", action == "snapshot" ? 0 : free.count);
   event_rest(event.requested, event.stream, event.time);
   writer_.key("frames");
   shared_frames(0, event.stream, 0);
