@@ -386,6 +386,34 @@ TEST_F(CoreFaults, MemoryOfAStitchedBlockStaysUntilTheLaunchOfItsGraphIsDone) {
   EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
+// The addresses are what the launch uses, too. Mappings are short: rows that are idle are given up.
+TEST_F(CoreFaults, ARowOfAStitchedBlockStaysUntilTheLaunchOfItsGraphIsDone) {
+  for (const bool outlives_graph : {false, true}) {
+    DeviceHeap heap(device_, {.most_mappings = 24});
+    GraphPool pool(heap);
+    Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+    ASSERT_TRUE(capture.ok()) << capture.error().message();
+    std::vector<void*> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(allocate(heap, 8_MiB, a_));
+    for (const int i : {0, 2}) free(heap, blocks[i]);
+    void* const x = allocate(heap, 16_MiB, a_);
+    ASSERT_EQ(heap.statistics().mappings.current, 24u) << "x lies in the two gaps";
+    write(a_, x, 16_MiB, 50_ms);
+    if (!outlives_graph) free(heap, x);
+    Result<Graph> graph = capture->end();
+    ASSERT_TRUE(graph.ok()) << graph.error().message();
+    ASSERT_TRUE(graph->launch(b_).ok());
+    graph = Graph();
+    if (outlives_graph) free(heap, x);
+    const Result<void*> y = pool.allocate(12_MiB, c_);
+    ASSERT_TRUE(y.ok()) << y.error().message();
+    ASSERT_EQ(device_.race_count(), 0u) << "the launch runs";
+    free(heap, *y);
+    for (const int i : {1, 3}) free(heap, blocks[i]);
+    device_.finish();
+  }
+}
+
 // Idle memory of a pool could not go when the limit was lowered, as its last use ran still.
 TEST_F(CoreFaults, IdleMemoryOfAPoolGoesWithTheNextFreeAboveTheLimit) {
   void* const beside = allocate(heap_, 1_MiB, a_);

@@ -256,6 +256,7 @@ void Commit::free(const Owner& owner, Tile* tile) {
     FenceSet users = tile->uses.fences();
     for (Tile* const part : row->parts) {
       part->uses = tile->uses.copy();
+      users.join(part->late.fences());
       release(owner, part);
     }
     heap_.index.leave(tile);

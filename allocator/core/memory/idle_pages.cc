@@ -178,7 +178,9 @@ void IdlePages::let_go(const FenceSet& launches) {
   for (auto& [id, page] : heap_.tables.pages.all()) {
     const bool was_kept = page.kept == Page::Kept::yes;
     page.kept = Page::Kept::no;
-    if (was_kept && !launches.empty()) heap_.tables.tiles.add_fences(page.range(), launches);
+    if (!was_kept || launches.empty()) continue;
+    heap_.tables.tiles.add_fences(page.range(), launches);
+    for (StitchedRow* const row : page.rows) row->users.join(launches);
   }
 }
 

@@ -130,8 +130,8 @@ class DeviceHeap {
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
   // go. Trim::at_once passes over pages that work still uses; otherwise the host waits for that
   // work first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
-  // bytes given back. Errors: device; capture (a stream is being captured, and the call waits, or
-  // nothing could go).
+  // bytes given back, but for those of frees that had waited. Errors: device; capture (a stream is
+  // being captured, and the call waits, or nothing could go).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // Sets access to all mapped memory anew. Call it once the device has got further peers
