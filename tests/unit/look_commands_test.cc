@@ -387,6 +387,11 @@ TEST_F(LookCommands, NumbersThatCountNothingAreNamed) {
               HasSubstr("device_traces[1][2].time_us"));
   EXPECT_THAT(refused(kRanOut, "[{\"size\": 10485760", "[{\"size\": -1"),
               HasSubstr("segments[1].blocks[0].size"));
+  for (const char* const command : {"convert -o - ", "fit --gpu 24GiB "}) {
+    const Finished run = weir(command + path("bad.json"));
+    EXPECT_EQ(run.code, 3) << command;
+    EXPECT_THAT(run.err, HasSubstr("segments[1].blocks[0].size")) << command;
+  }
   constexpr const char* kOurs = R"({"weir_snapshot": 1, "time_ns": 3, "blocks": [
     {"address": 512, "bytes": 512, "requested": 500}]})";
   EXPECT_THAT(refused(kOurs, "\"bytes\": 512", "\"bytes\": -512"),

@@ -67,7 +67,11 @@ Result<RecordedTrace> read_any_trace(const std::string& path, std::optional<int>
                      "to replay");
   }
   Result<RecordedTrace> trace = read_trace_of(*input, *kind, device, progress);
-  return trace ? std::move(trace) : input->named(trace.error());
+  if (!trace) return input->named(trace.error());
+  if (Status whole = damage_status(input->name(), trace->snapshot.damage); !whole) {
+    return std::move(whole).error();
+  }
+  return trace;
 }
 
 }  // namespace weir

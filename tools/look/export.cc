@@ -165,7 +165,10 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
       if (std::cmp_equal(i, trace->device) || !trace->devices[i].is_used()) continue;
       left_out += fmt::format("{}device {}", left_out.empty() ? "" : ", ", i);
     }
-    return write([&](OutputFile& file) { file.text() += trace->text; }, std::move(left_out));
+    Result<std::string> written =
+        write([&](OutputFile& file) { file.text() += trace->text; }, std::move(left_out));
+    const Status status = damage_status(whole->name(), trace->damage);
+    return written && !status ? Result<std::string>(status.error()) : std::move(written);
   }
   if (*kind == FileKind::rmm_log) {
     const Result<std::string> trace = trace_of_rmm_log(whole->path());
