@@ -27,8 +27,8 @@
 // communicator: later operations return the error that the watchdog found. Memory is intact, and
 // the process can go on without the other ranks.
 //
-// Threads: any thread may call; calls are made one after the other. All ranks must ask for
-// operations in the same order.
+// Threads: any thread may call; operations of several threads are queued one at a time. All ranks
+// must ask for operations in the same order.
 // Order of destruction: graphs of its operations, registered buffers, the communicator, the heap.
 // A communicator that was moved from may be destroyed or assigned to, nothing else.
 #pragma once
@@ -57,9 +57,10 @@ class CommState;
 struct CommunicatorOptions {
   std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
-  // (simulated time on a simulated device). Zero turns this off. The time begins when the operation
-  // is queued, or, if that is later, when the operation before it is seen to end. It includes the
-  // wait for earlier work of the caller's stream.
+  // (simulated time on a simulated device). Where more than 512 are queued, two to eight are
+  // watched together, and have so much each. Zero turns this off. The time begins when the
+  // operation is queued, or, if that is later, when the operation before it is seen to end. It
+  // includes the wait for earlier work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest time that create(), prepare(), split(), end_capture() and close() wait for other ranks.
   // Always real time, and more than zero.
@@ -104,9 +105,9 @@ class Work {
   Work() = default;  // no operation: wait() does nothing
 
   // Makes work queued on `stream` from now on run after the operation. If the operation ran on the
-  // caller's stream, that stream need not wait, and another stream waits for all that the caller's
-  // stream holds now. If the operation was captured, `stream` must be in the same capture, or in
-  // none, and then joins the capture. Errors: capture (the operation was captured, and the
+  // caller's stream, that stream need not wait, and another one may wait for later work of the
+  // caller's stream, too. If the operation was captured, `stream` must be in that capture, or in
+  // none (it then joins). Errors: capture (the operation was captured, and the
   // stream is in another capture, or the capture is over; or the operation was eager, and the
   // stream is being captured); device.
   Status wait(Stream stream) const;

@@ -37,7 +37,7 @@ struct Launch {
   int rank = 0;
   int ranks = 1;
   int local_rank = 0;     // among the ranks of this host: the GPU to use
-  std::string launcher;   // such as "torchrun"; empty if no launcher started a single rank
+  std::string launcher;   // such as "torchrun"; empty: none, so one rank
   std::string variables;  // that were read, such as "RANK, WORLD_SIZE, LOCAL_RANK"
   std::string address;    // "host:port", where rank 0 listens; empty for a single rank
   std::string source;     // the variables that gave the address: "MASTER_ADDR, MASTER_PORT + 1"
@@ -50,7 +50,8 @@ struct Launch {
 // Reads the launch from the environment. The first launcher whose three variables are set decides:
 // Weir's own variables (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and
 // other users of Hydra, srun. Without any of them it is rank 0 of 1. If only some of a launcher's
-// are set, and no other's, or WEIR_MEET without a rank, that is an error. Errors: invalid_argument
+// are set, and no other's (of Weir's own: in any case; of srun: if there is a step), or WEIR_MEET
+// without a rank, that is an error. Errors: invalid_argument
 // (a variable is malformed, missing, or contradicts another, or nothing says where rank 0 is; the
 // message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);

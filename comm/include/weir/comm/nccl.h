@@ -9,11 +9,10 @@
 // may run concurrently with any other call; revoke() and abort() may run concurrently with a call
 // that waits for other ranks, to end it. Calls about different communicators may run concurrently.
 // A group belongs to one thread.
-// Captures: no call breaks a capture in progress, whatever its mode: each call runs with the
-// thread's capture mode exchanged to relaxed. Work queued on a captured stream becomes part of its
-// graph.
-// Errors: device (NCCL refused: the call's or operation's name, its error, and the text of
-// ncclGetLastError); unavailable.
+// Captures: no call breaks a capture in progress, whatever its mode: calls that could break
+// one run with the thread's capture mode exchanged to relaxed. Work queued on a captured stream
+// becomes part of its graph. Errors: device (NCCL refused: the call's or operation's name, its
+// error, and the text of ncclGetLastError); unavailable; invalid_argument.
 #pragma once
 
 #include <array>
@@ -100,8 +99,9 @@ class Nccl {
   virtual Status destroy_stream(Stream stream) = 0;
 
   // An all-gather of host memory, with which ranks agree: returns every rank's `mine`, in order of
-  // rank. All ranks pass the same number of bytes. The host waits for all ranks, at most `timeout`.
-  // The communicator must have no unfinished work. Errors: device (a rank did not call in time).
+  // rank. All ranks pass the same number of bytes. The host waits for all ranks, at most `timeout`,
+  // and as long for the copy back. The communicator must have no unfinished work. Errors: device (a
+  // rank did not call in time).
   virtual Result<std::vector<std::vector<std::byte>>> host_all_gather(
       CommHandle comm, std::span<const std::byte> mine, Nanoseconds timeout) = 0;
 };

@@ -3,10 +3,10 @@
 // kernel on its stream that accesses the memory that the operation reads and writes, so the
 // happens-before checker sees missing synchronisation. No data moves.
 //
-// SimNccl enforces the rules of NCCL that programs break: ranks must ask for the same operations in
-// the same order; an operation that connects lazily cannot do so in a capture; calls on an aborted
-// communicator, with memory that is only partly registered, or with buffers that overlap and are
-// not in place are refused.
+// SimNccl keeps the rules of NCCL that programs break: ranks must ask for the same operations in
+// the same order (a mismatch is noted, SimWorld says which); an operation that connects lazily
+// cannot do so in a capture; calls on an aborted communicator, with memory that is only partly
+// registered, or with buffers that overlap and are not in place are refused.
 //
 // As on a GPU, an operation, or the launch of a graph that contains operations, ends once all
 // participating ranks have launched it. The devices' clocks are independent, so query() and
