@@ -8,7 +8,6 @@
 // Threads: calls about one communicator are made one at a time, with two exceptions. async_error()
 // may run concurrently with any other call; revoke() and abort() may run concurrently with a call
 // that waits for other ranks, to end it. Calls about different communicators may run concurrently.
-// A group belongs to one thread.
 // Captures: no call breaks a capture in progress, whatever its mode: calls that could break
 // one run with the thread's capture mode exchanged to relaxed. Work queued on a captured stream
 // becomes part of its graph. Errors: device (NCCL refused: the call's or operation's name, its
