@@ -247,7 +247,8 @@ std::string unknown_help(const Served& served) {
 Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes there,
                       const std::vector<FitWay>& ways) {
   const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
-  // The model fails where PyTorch did, unless what filled the memory came before the file.
+  // The model fails where PyTorch did, unless what filled the memory is not in the file, or a real
+  // device served it otherwise.
   const bool is_cut = own != ways.end() && own->replayed <= there;
   const FitWay* const torch = tightest(ways, true, [&](const FitWay& way) {
     return *way.fits && (!is_cut || way.name.find("expandable") != std::string::npos);
@@ -255,9 +256,13 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
   const std::string fits =
       either(torch, tightest(ways, false, [](const FitWay& way) { return *way.fits; }), there);
   if (!fits.empty()) {
-    return {.text =
-                fmt::format("What helps: {}, of the {} there were.{}", fits, in_words(there),
-                            is_cut ? " What split PyTorch's memory came before the file." : "")};
+    std::string text = fmt::format("What helps: {}, of the {} there were.", fits, in_words(there));
+    if (is_cut) {
+      text += fmt::format(
+          " Replayed with {}, as it ran, PyTorch does not fail: its settings can't be judged.",
+          setting(*own));
+    }
+    return {.text = std::move(text)};
   }
   if (!file.failed_with) return {.text = unknown_help(served)};
   const Bytes least = std::ranges::min(ways, {}, &FitWay::held).held;
