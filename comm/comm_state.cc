@@ -44,8 +44,10 @@ CommState::CommState(std::shared_ptr<void> owner_of_context, CommContext of, Com
 
 std::shared_ptr<CommState> open_comm_state(std::shared_ptr<CommState> state) {
   CommState& its = *state;
-  std::shared_ptr<CommState> open(&its, [state = std::move(state)](CommState*) {
-    if (const Status closed = state->close(); !closed) {
+  // The deleter lives as long as `open_` does, which is the state's: it must not keep the state.
+  std::shared_ptr<CommState> open(&its, [state = std::move(state)](CommState*) mutable {
+    const std::shared_ptr<CommState> last = std::move(state);
+    if (const Status closed = last->close(); !closed) {
       log(LogLevel::error, closed.error().message());
     }
   });
