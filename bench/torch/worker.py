@@ -233,7 +233,7 @@ def take_turn(allocator, rank, turn, say):
 
     entry = WORKLOADS[turn["workload"]]
     names = {"allocator": allocator, "rank": rank, "scale": turn["scale"], "store": turn["store"],
-             "world": entry.world, "place": entry.place}
+             "world": turn["world"], "place": entry.place}
     try:
         say(one_turn(names, turn))
     except Exception as error:  # whatever it was: a row of the table
@@ -241,7 +241,7 @@ def take_turn(allocator, rank, turn, say):
         kind = type(error).__name__
         say({"error": f"{kind}: {str(error).strip()[:600]}",
              "out_of_memory": any(one in f"{kind} {error}" for one in OUT_OF_MEMORY)})
-        if entry.world > 1:
+        if turn["world"] > 1:
             os._exit(1)  # the process group might wait for the other ranks
         return 1
     return 0
