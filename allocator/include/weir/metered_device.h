@@ -22,7 +22,7 @@ class MeteredDevice final : public InterposedDevice<MeteredDevice> {
   // `inner` must outlive this.
   explicit MeteredDevice(Device& inner);
 
-  std::uint64_t calls(DeviceCall call) const;  // that failed, included
+  std::uint64_t calls(DeviceCall call) const;  // failed ones included
   Nanoseconds time_in(DeviceCall call) const;  // host time spent in those calls
   Nanoseconds total_time() const;              // ... in all calls
   // Successful synchronize() calls whose event had not finished when they were made, and successful
