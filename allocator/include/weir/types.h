@@ -101,8 +101,8 @@ struct Stream {
   constexpr bool is_in_capture() const { return (id & kInCapture) != 0; }
   constexpr Stream outside_capture() const { return {handle, id & ~kInCapture, may_end}; }
 
-  // All streams of the device's context: what a stream waited for, in an Event (weir/event.h).
-  // Calls that take a stream refuse it.
+  // All streams of the device's context: what a stream waited for, in an Event (weir/event.h). A
+  // heap's calls refuse it.
   static constexpr Stream all() { return {.id = kAll}; }
   constexpr bool is_all() const { return id == kAll; }
 
@@ -130,8 +130,8 @@ struct PageId {
   constexpr auto operator<=>(const PageId&) const = default;
 };
 
-// A point on a stream's timeline. The number rises only when a CUDA event is recorded: points taken
-// between two events are equal.
+// A point on a stream's timeline. The number rises only when an event (EventHandle) is recorded:
+// points taken between two records are equal.
 struct Sequence {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const Sequence&) const = default;
