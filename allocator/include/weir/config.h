@@ -59,6 +59,7 @@ struct Config {
   RecordSignal record_signal = RecordSignal::none;
   RecordStacks record_stacks = RecordStacks::none;
   std::string snapshot_on_oom;  // where to write a snapshot; empty: nowhere
+  bool time_driver = false;     // time the heap's driver calls
   bool validate = false;
 
   // Not from the environment. The program's own StackSource, which must outlive the allocator;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "weir/event.h"
@@ -22,6 +23,14 @@ struct Gauge {
   void add(std::uint64_t n);
   void subtract(std::uint64_t n);  // n <= current
   friend bool operator==(const Gauge&, const Gauge&) = default;
+};
+
+// Calls of one kind that a device heap made to its device, which makes them to the driver.
+struct DeviceCallCount {
+  std::string_view call;    // name_of(DeviceCall)
+  std::uint64_t calls = 0;  // failed ones included
+  Nanoseconds time;         // of the host, in all of them; zero unless Config::time_driver
+  friend bool operator==(const DeviceCallCount&, const DeviceCallCount&) = default;
 };
 
 // Of one stream heap.
@@ -54,6 +63,8 @@ struct Statistics {
   // By ContextEventsLost: 1 if events of the whole context were given up for that reason.
   std::array<std::uint64_t, kContextEventsLost> context_events_lost{};
   std::vector<HeapStatistics> heaps;  // by HeapId
+  // Those made at least once, in the order of DeviceCall. Only Allocator::statistics() has them.
+  std::vector<DeviceCallCount> driver_calls;
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 

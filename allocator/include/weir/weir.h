@@ -149,6 +149,17 @@ typedef struct weir_statistics_t {
 weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
                               weir_statistics_t* statistics);
 
+/* Calls of one kind that Weir made to the driver, failed ones included. */
+typedef struct weir_driver_call_t {
+  const char* name; /* "create", "map", ...: never freed */
+  uint64_t calls;
+  uint64_t nanoseconds; /* of the host; zero unless WEIR_TIME_DRIVER is 1 */
+} weir_driver_call_t;
+/* Writes the kinds that were called, at most `size` of them. `needed` (may be null): how many there
+ * are. `calls` may be null if `size` is zero. */
+weir_status_t weir_driver_calls(weir_allocator_t* allocator, int32_t device,
+                                weir_driver_call_t* calls, size_t size, size_t* needed);
+
 /* Checks every invariant of every device's heap. `broken` (may be null): the number of broken ones;
  * if it is not zero, weir_last_error() lists them, one a line. */
 weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
