@@ -233,11 +233,16 @@ class GraphProgram {
     constexpr std::array<std::uint64_t, 5> kSizes{700, 40'000, 900'000, 3'000'000, 9'000'000};
     const Bytes bytes{kSizes[below(kSizes.size())]};
     const std::size_t stream = below(forked_);
-    const Result<void*> block = heap_.allocate(bytes, streams_[stream]);
+    const bool grows = !chance(8);
+    const Bytes held = pool_->statistics().reserved_bytes;
+    const Result<void*> block =
+        grows ? heap_.allocate(bytes, streams_[stream]) : pool_->take_free(bytes, streams_[stream]);
+    const Bytes holds = pool_->statistics().reserved_bytes;
+    EXPECT_TRUE(grows || holds <= held) << "take_free let the pool grow";
     if (limit_ > 0_B) {
-      EXPECT_LE(pool_->statistics().reserved_bytes, limit_);
+      EXPECT_LE(holds, limit_);
     }
-    if (!block && (has_few_mappings() || limit_ > 0_B)) {
+    if (!block && (has_few_mappings() || limit_ > 0_B || !grows)) {
       ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory) << block.error().message();
       return;
     }
