@@ -119,8 +119,22 @@ class GraphProgram {
     forked_ = 3;
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
     steps();
+    if (!has_few_mappings() && chance(4)) go_back();
     // A graph may not use what a warm-up allocated and the program frees while the graph lives.
     drop_all();
+  }
+
+  // To blocks that are freed, and whose memory was others' since: it is free.
+  void go_back() {
+    const std::vector<PlacedBlock> state = pool_->blocks();
+    drop_all();
+    steps();
+    drop_all();
+    const Status restored = pool_->restore(state);
+    ASSERT_TRUE(restored.ok()) << restored.error().message();
+    for (const PlacedBlock& block : state) {
+      ASSERT_TRUE(heap_.deallocate(block.address.pointer()).ok());
+    }
   }
 
   void capture(GraphPool& pool, std::vector<Graph>& graphs) {
