@@ -119,12 +119,12 @@ class GraphProgram {
     forked_ = 3;
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
     steps();
-    if (!has_few_mappings() && chance(4)) go_back();
+    if (!has_few_mappings() && limit_ == 0_B && chance(4)) go_back();
     // A graph may not use what a warm-up allocated and the program frees while the graph lives.
     drop_all();
   }
 
-  // To blocks that are freed, and whose memory was others' since: it is free.
+  // To blocks that are freed, and whose memory was others' since, but did not go: it is free.
   void go_back() {
     const std::vector<PlacedBlock> state = pool_->blocks();
     drop_all();
