@@ -63,28 +63,19 @@ Bytes memory_for(const Asked& asked, int ranks, std::uint64_t count) {
   return room(ranks, count) * 2 * asked.kinds.size();
 }
 
-// Adds a table: a row for each operation, and for each capture mode a column for each of
-// `variants`, which end the column's name and are told by number. Each cell is a case of `aim`, on
-// new ranks (ScenarioReport::run_case).
-using MatrixCase = std::function<void(BenchRank&, const Asked&, CaptureMode, int variant)>;
+// Adds a table: a row for each operation, a column for each capture mode. Each cell is a case of
+// `aim`, on new ranks (ScenarioReport::run_case).
+using MatrixCase = std::function<void(BenchRank&, const Asked&, CaptureMode)>;
 void run_matrix(ScenarioReport& report, const OpenRanks& open, const RanksOptions& wanted, Aim& aim,
-                const std::string& well, const std::string& title,
-                const std::vector<std::string>& variants, const MatrixCase& run) {
-  const std::pair<CaptureMode, const char*> modes[] = {{CaptureMode::global, "global"},
-                                                       {CaptureMode::thread_local_, "thread-local"},
-                                                       {CaptureMode::relaxed, "relaxed"}};
-  ScenarioTable table{.title = title, .columns = {"operation"}, .rows = {}};
-  for (const auto& [mode, name] : modes) {
-    for (const std::string& variant : variants) table.columns.push_back(name + variant);
-  }
+                const std::string& well, const std::string& title, const MatrixCase& run) {
+  ScenarioTable table{
+      .title = title, .columns = {"operation", "global", "thread-local", "relaxed"}, .rows = {}};
   for (const Asked& asked : every_operation()) {
     std::vector<std::string> row{asked.name};
-    for (const auto& [mode, name] : modes) {
-      for (int variant = 0; variant < std::ssize(variants); ++variant) {
-        row.push_back(report.run_case(open, wanted, aim, well, [&, mode = mode](BenchRank& rank) {
-          run(rank, asked, mode, variant);
-        }));
-      }
+    for (const CaptureMode mode :
+         {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
+      row.push_back(report.run_case(open, wanted, aim, well,
+                                    [&](BenchRank& rank) { run(rank, asked, mode); }));
     }
     table.rows.push_back(std::move(row));
   }
@@ -155,13 +146,13 @@ ScenarioReport run_scenario_a(const OpenRanks& open) {
   Aim captured{.what = "first operations captured and run", .unit = "cases"};
   Aim refused{.what = "refused, and the capture whole, where it was not prepared", .unit = "cases"};
   run_matrix(report, open, {}, captured, "ok",
-             "The first operation, captured, after prepare() and with no warm-up", {""},
-             [](BenchRank& rank, const Asked& asked, CaptureMode mode, int) {
+             "The first operation, captured, after prepare() and with no warm-up",
+             [](BenchRank& rank, const Asked& asked, CaptureMode mode) {
                capture_first(rank, asked, mode, /*refused=*/false);
              });
   run_matrix(report, open, {.prepare = false}, refused, "refused, capture whole",
-             "The same without prepare(): refused before anything is spoilt", {""},
-             [](BenchRank& rank, const Asked& asked, CaptureMode mode, int) {
+             "The same without prepare(): refused before anything is spoilt",
+             [](BenchRank& rank, const Asked& asked, CaptureMode mode) {
                capture_first(rank, asked, mode, /*refused=*/true);
              });
   report.aims = {captured, refused};
@@ -171,10 +162,13 @@ ScenarioReport run_scenario_a(const OpenRanks& open) {
 ScenarioReport run_scenario_d(const OpenRanks& open) {
   ScenarioReport report{.name = "D", .title = "everything NCCL lets one capture"};
   Aim aim{.what = "cases equal to eager", .unit = "cases"};
-  run_matrix(report, open, {}, aim, "ok", "Captured, compared with eager", {", first", ", later"},
-             [](BenchRank& rank, const Asked& asked, CaptureMode mode, int later) {
-               compare(rank, asked, mode, later == 0);
-             });
+  for (const bool first : {true, false}) {
+    run_matrix(report, open, {}, aim, "ok",
+               first ? "Captured, then compared with eager" : "Eager, then compared with captured",
+               [&](BenchRank& rank, const Asked& asked, CaptureMode mode) {
+                 compare(rank, asked, mode, first);
+               });
+  }
   report.aims.push_back(aim);
   report.notes.emplace_back(
       "on simulated devices no data moves: equal means that no order that the graph's edges allow "

@@ -156,16 +156,13 @@ class CudaKernels final : public Kernels {
     return need(device_.stream(stream));
   }
 
-  void work(Stream stream, std::span<const UsedMemory> reads, std::span<const UsedMemory> writes,
-            Nanoseconds duration) override {
+  void work(Stream stream, std::span<const Access> accesses, Nanoseconds duration) override {
     enter();
     std::vector<Touched> touched;
     std::uint64_t bytes = 0;
-    for (const auto& [ranges, written] : {std::pair(reads, false), std::pair(writes, true)}) {
-      for (const UsedMemory& range : ranges) {
-        touched.push_back({range.pointer, range.bytes.count, written});
-        bytes += range.bytes.count;
-      }
+    for (const auto& [kind, address, size] : accesses) {
+      touched.push_back({address.pointer(), size.count, kind == Access::Kind::write});
+      bytes += size.count;
     }
     const double left = static_cast<double>(duration.count) - kShortestNs -
                         static_cast<double>(bytes) * rates_.ns_per_byte;

@@ -31,14 +31,9 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
     for (std::size_t i = 0; i < seats_.size(); ++i) {
       const Seat& seat = seats_[i];
       std::unique_ptr<CudaDevice> device = need(CudaDevice::open(seat.ordinal));
-      BenchRank& added = ranks.emplace_back();
-      added.rank = rank_of(i);
-      added.ranks = ranks_;
-      added.nccl = seat.nccl.get();
-      added.job = seat.job;
-      added.kernels = open_cuda_kernels(*device, added.rank, ranks_);
-      added.compute = added.kernels->new_stream();
-      added.device = std::move(device);
+      std::unique_ptr<Kernels> kernels = open_cuda_kernels(*device, rank_of(i), ranks_);
+      ranks.push_back(
+          {rank_of(i), ranks_, seat.nccl.get(), seat.job, std::move(device), std::move(kernels)});
     }
     return std::make_unique<Ranks>(describe(), std::move(ranks), options, CommunicatorOptions{},
                                    shared_from_this());

@@ -81,6 +81,7 @@ Ranks::Ranks(std::string description, std::vector<BenchRank> ranks, const RanksO
       ranks_(std::move(ranks)),
       has_rank_0_(ranks_.front().rank == 0) {
   need(in_threads(ranks_, [&](BenchRank& rank) {
+    rank.compute = rank.kernels->new_stream();
     rank.heap = std::make_unique<DeviceHeap>(*rank.device, options.heap);
     connect(rank, options, settings);
   }));

@@ -46,12 +46,6 @@ Value need(Result<Value> result) {
   return *std::move(result);
 }
 
-// Memory that work uses.
-struct UsedMemory {
-  void* pointer = nullptr;
-  Bytes bytes;
-};
-
 // A block of a device heap, which goes back with the last copy.
 using Block = std::shared_ptr<void>;
 inline Block allocate(DeviceHeap& heap, Bytes bytes, Stream stream) {
@@ -66,9 +60,8 @@ class Kernels {
 
   // A stream for the program's own work; it lives as long as the ranks.
   virtual Stream new_stream() = 0;
-  // Queues work that reads and writes these and takes `duration`. In a capture: a node.
-  virtual void work(Stream stream, std::span<const UsedMemory> reads,
-                    std::span<const UsedMemory> writes, Nanoseconds duration) = 0;
+  // Queues work that uses this memory and takes `duration`. In a capture: a node.
+  virtual void work(Stream stream, std::span<const Access> accesses, Nanoseconds duration) = 0;
   // Queues work that fills what `operations`, sums and moves of float32, read with data that `seed`
   // and the rank decide, and what they write with something else.
   virtual void fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) = 0;
@@ -92,7 +85,7 @@ struct BenchRank {
   CommHandle job;  // of all ranks, for gather() alone
   std::unique_ptr<Device> device;
   std::unique_ptr<Kernels> kernels;
-  Stream compute;
+  Stream compute = {};
   std::unique_ptr<DeviceHeap> heap = {};
   std::optional<Communicator> comm = {};
   CommHandle raw = {};            // another communicator of the same ranks, for NCCL alone
@@ -114,7 +107,8 @@ struct RanksOptions {
 
 class Ranks {
  public:
-  // Connects the ranks. `owner` of what they refer to; `world`: of simulated ones.
+  // Connects the ranks, which have all but what has a default. `owner` of what they refer to;
+  // `world`: of simulated ones.
   Ranks(std::string description, std::vector<BenchRank> ranks, const RanksOptions& options,
         const CommunicatorOptions& settings, std::shared_ptr<void> owner,
         const SimWorld* world = nullptr);
@@ -150,6 +144,22 @@ Graph capture_graph(BenchRank& rank, GraphPool& pool, CaptureMode mode, Queue&& 
   CaptureScope capture = need(CaptureScope::begin(pool, rank.compute, mode));
   queue();
   return need(rank.comm->end_capture(capture));
+}
+
+// Runs `step` so many times, eagerly or as launches of one graph. Returns the time of one; the host
+// waits for the last.
+template <class Step>
+Nanoseconds time_steps(BenchRank& rank, int steps, bool captured, Step&& step) {
+  GraphPool pool(*rank.heap);
+  Graph graph;
+  if (captured) graph = capture_graph(rank, pool, CaptureMode::global, step);
+  rank.kernels->finish(rank.compute);
+  const Nanoseconds begin = rank.kernels->now();
+  for (int number = 0; number < steps; ++number) {
+    captured ? need(rank.comm->launch(graph, rank.compute)) : step();
+  }
+  rank.kernels->finish(rank.compute);
+  return {(rank.kernels->now() - begin).count / steps};
 }
 
 // New ranks, with new communicators and heaps: scenarios ask for them once a case.

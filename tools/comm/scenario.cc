@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "replay/json.h"
+#include "replay/report_table.h"
 
 namespace weir {
 namespace {
@@ -16,21 +17,10 @@ const char* name_of(Bound bound) { return kBounds[static_cast<int>(bound)]; }
 }  // namespace
 
 std::string table_text(const ScenarioTable& table) {
-  std::vector<std::size_t> widths;
-  for (const std::string& column : table.columns) widths.push_back(column.size());
-  for (const auto& row : table.rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  const auto line = [&](const std::vector<std::string>& cells) {
-    std::string text = " ";
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      text += fmt::format(" {:<{}}", cells[i], i + 1 == cells.size() ? 0 : widths[i] + 1);
-    }
-    return text + "\n";
-  };
-  std::string text = "\n" + table.title + "\n" + line(table.columns);
-  for (const auto& row : table.rows) text += line(row);
-  return text;
+  ReportTable text(std::string(table.columns.size(), 'l'));
+  text.add(table.columns);
+  for (const auto& row : table.rows) text.add(row);
+  return "\n" + table.title + "\n" + text.text();
 }
 
 std::string percent(double value) {
@@ -58,8 +48,8 @@ std::string ScenarioReport::run_case(const OpenRanks& open, const RanksOptions& 
                                      const std::function<void(BenchRank&)>& work) {
   const std::size_t before = problems.size();
   const Status ended = run(open, wanted, work);
+  if (!ended) problems.push_back(ended.error().message());
   aim.aim += 1;
-  if (!ended) return ended.error().message();
   if (problems.size() > before) return problems[before];
   aim.reached += 1;
   return well;

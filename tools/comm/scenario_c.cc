@@ -49,19 +49,9 @@ class OverlapOfRank {
 
   // The host does not wait from layer to layer, nor from step to step.
   Outcome run(bool captured) {
-    GraphPool pool(*rank_.heap);
-    Graph graph;
-    if (captured) graph = capture_graph(rank_, pool, CaptureMode::global, [this] { step(); });
-    const Nanoseconds begin = rank_.kernels->now();
-    for (int number = 0; number < options_.steps; ++number) {
-      captured ? need(rank_.comm->launch(graph, rank_.compute)) : step();
-    }
-    rank_.kernels->finish(rank_.compute);
-    const Nanoseconds took = rank_.kernels->now() - begin;
-    const Statistics after = rank_.heap->statistics();
-    return {{after.reserved_bytes.peak - before_.reserved_bytes.current},
-            {took.count / options_.steps},
-            std::move(picture_)};
+    const Nanoseconds time = time_steps(rank_, options_.steps, captured, [this] { step(); });
+    const Bytes peak{rank_.heap->statistics().reserved_bytes.peak};
+    return {peak - Bytes{before_.reserved_bytes.current}, time, std::move(picture_)};
   }
 
  private:
@@ -72,8 +62,8 @@ class OverlapOfRank {
 
   Block written(Bytes bytes) {
     Block block = allocate(*rank_.heap, bytes, rank_.compute);
-    const UsedMemory all{block.get(), bytes};
-    rank_.kernels->work(rank_.compute, {}, {&all, 1}, 1_us);
+    const Access all = Writes(block.get(), bytes);
+    rank_.kernels->work(rank_.compute, {&all, 1}, 1_us);
     return block;
   }
 
@@ -84,9 +74,9 @@ class OverlapOfRank {
       free_seen();
       Block output = allocate(*rank_.heap, options_.output, rank_.compute);
       const Bytes bytes{2 * options_.width * options_.width};
-      const UsedMemory reads[] = {{input_.get(), options_.output}, {weights.get(), bytes}};
-      const UsedMemory writes{output.get(), options_.output};
-      rank_.kernels->work(rank_.compute, reads, {&writes, 1}, options_.compute);
+      const Access layer[] = {Reads(input_.get(), options_.output), Reads(weights.get(), bytes),
+                              Writes(output.get(), options_.output)};
+      rank_.kernels->work(rank_.compute, layer, options_.compute);
       reduce(std::move(output), kept, last);
       const Statistics now = rank_.heap->statistics();
       picture_.push_back({now.reserved_bytes.current});

@@ -39,25 +39,11 @@ class StepOfRank {
 
   std::size_t buckets() const { return buckets_.buckets(); }
 
-  Nanoseconds time_eager() {
-    return time([&] { step(); });
-  }
-  Nanoseconds time_captured() {
-    GraphPool pool(*rank_.heap);
-    Graph graph = capture_graph(rank_, pool, CaptureMode::global, [this] { step(); });
-    return time([&] { need(rank_.comm->launch(graph, rank_.compute)); });
+  Nanoseconds time(bool captured) {
+    return time_steps(rank_, options_.steps, captured, [this] { step(); });
   }
 
  private:
-  // Of one step; the host waits for the last.
-  Nanoseconds time(const std::function<void()>& run) {
-    rank_.kernels->finish(rank_.compute);
-    const Nanoseconds begin = rank_.kernels->now();
-    for (int number = 0; number < options_.steps; ++number) run();
-    rank_.kernels->finish(rank_.compute);
-    return {(rank_.kernels->now() - begin).count / options_.steps};
-  }
-
   // Matrix products: two operations for each parameter and token, forward; twice that, backward.
   Nanoseconds kernel_time(int passes, int kernels) const {
     const double parameters = static_cast<double>(kTensors * model_.hidden * model_.hidden);
@@ -69,7 +55,7 @@ class StepOfRank {
   void step() {
     const Nanoseconds forward = kernel_time(1, options_.kernels_forward);
     for (int kernel = 0; kernel < model_.layers * options_.kernels_forward; ++kernel) {
-      rank_.kernels->work(rank_.compute, {}, {}, forward);
+      rank_.kernels->work(rank_.compute, {}, forward);
     }
     for (int layer = model_.layers - 1; layer >= 0; --layer) {
       backward(static_cast<std::uint64_t>(layer));
@@ -78,7 +64,7 @@ class StepOfRank {
     for (int layer = 0; layer < model_.layers; ++layer) {  // the optimizer
       const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
       const Nanoseconds time{static_cast<std::int64_t>(bytes / 1000)};
-      rank_.kernels->work(rank_.compute, gradients_of(static_cast<std::uint64_t>(layer)), {},
+      rank_.kernels->work(rank_.compute, use_gradients(static_cast<std::uint64_t>(layer), Reads),
                           std::max(options_.shortest_kernel, time));
     }
   }
@@ -87,20 +73,21 @@ class StepOfRank {
   void backward(std::uint64_t layer) {
     const Nanoseconds time = kernel_time(2, options_.kernels_backward);
     for (int kernel = 1; kernel < options_.kernels_backward; ++kernel) {
-      rank_.kernels->work(rank_.compute, {}, {}, time);
+      rank_.kernels->work(rank_.compute, {}, time);
     }
-    rank_.kernels->work(rank_.compute, {}, gradients_of(layer), time);
+    rank_.kernels->work(rank_.compute, use_gradients(layer, Writes), time);
     for (std::size_t tensor = (layer + 1) * kTensors; tensor-- > layer * kTensors;) {
       need(buckets_.ready(tensor));
     }
   }
 
-  std::vector<UsedMemory> gradients_of(std::uint64_t layer) const {
-    std::vector<UsedMemory> ranges;
+  // `use`: Reads or Writes.
+  std::vector<Access> use_gradients(std::uint64_t layer, Access (*use)(const void*, Bytes)) const {
+    std::vector<Access> accesses;
     for (std::size_t tensor = layer * kTensors; tensor < (layer + 1) * kTensors; ++tensor) {
-      ranges.push_back({buckets_.bucket_view(tensor), bytes_of_tensor(model_)});
+      accesses.push_back(use(buckets_.bucket_view(tensor), bytes_of_tensor(model_)));
     }
-    return ranges;
+    return accesses;
   }
 
   BenchRank& rank_;
@@ -125,7 +112,7 @@ Times time_model(const OpenRanks& open, const BucketsOptions& options, const Mod
   Times times;
   need(report.run(open, wanted, [&](BenchRank& rank) {
     StepOfRank step(rank, options, model);
-    const Nanoseconds eager = step.time_eager(), captured = step.time_captured();
+    const Nanoseconds eager = step.time(false), captured = step.time(true);
     if (rank.rank == 0) times = {eager, captured, step.buckets()};
   }));
   return times;

@@ -21,11 +21,7 @@ class SimKernels final : public Kernels {
 
   Stream new_stream() override { return device_.new_stream(); }
 
-  void work(Stream stream, std::span<const UsedMemory> reads, std::span<const UsedMemory> writes,
-            Nanoseconds duration) override {
-    std::vector<Access> accesses;
-    for (const UsedMemory& range : reads) accesses.push_back(Reads(range.pointer, range.bytes));
-    for (const UsedMemory& range : writes) accesses.push_back(Writes(range.pointer, range.bytes));
+  void work(Stream stream, std::span<const Access> accesses, Nanoseconds duration) override {
     need(device_.launch(stream, accesses, duration));
   }
 
@@ -88,13 +84,9 @@ std::unique_ptr<Ranks> open_sim_ranks(const SimRanksOptions& sim, const RanksOpt
   std::vector<BenchRank> ranks;
   for (int rank = 0; rank < sim.ranks; ++rank) {
     auto device = std::make_unique<SimDevice>(costs);
-    BenchRank& added = ranks.emplace_back();
-    added.rank = rank;
-    added.ranks = sim.ranks;
-    added.nccl = job->nccls.emplace_back(job->world.rank(rank, *device)).get();
-    added.kernels = std::make_unique<SimKernels>(*device, rank, sim.ranks);
-    added.compute = device->new_stream();
-    added.device = std::move(device);
+    Nccl& nccl = *job->nccls.emplace_back(job->world.rank(rank, *device));
+    auto kernels = std::make_unique<SimKernels>(*device, rank, sim.ranks);
+    ranks.push_back({rank, sim.ranks, &nccl, {}, std::move(device), std::move(kernels)});
   }
   const UniqueId id = need(job->nccls.front()->unique_id());
   need(in_threads(ranks, [&](BenchRank& rank) {
