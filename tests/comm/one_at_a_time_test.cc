@@ -17,10 +17,11 @@ using test::Rank;
 using testing::IsEmpty;
 
 // Passes every call on to another Nccl, and notes where two calls that work with one communicator
-// are made side by side, which NCCL does not allow. For one communicator.
+// are made side by side, which NCCL does not allow. For one communicator. It may tell no size.
 class OneAtATime final : public Nccl {
  public:
   explicit OneAtATime(Nccl& inner) : inner_(inner) {}
+  bool tells_no_size = false;
 
   // The next call of this name stays until another one is made beside it, or 0.3 s.
   void hold(const std::string& call) {
@@ -61,7 +62,10 @@ class OneAtATime final : public Nccl {
   Status destroy(CommHandle comm) override { return inner_.destroy(comm); }
   Status abort(CommHandle comm) override { return inner_.abort(comm); }
   Status async_error(CommHandle comm) override { return inner_.async_error(comm); }
-  Result<int> size(CommHandle comm) override { return inner_.size(comm); }
+  Result<int> size(CommHandle comm) override {
+    if (tells_no_size) return Error(ErrorCode::device, "size: made to fail");
+    return inner_.size(comm);
+  }
   Result<int> rank(CommHandle comm) override { return inner_.rank(comm); }
   Result<Address> allocate_segment(Bytes bytes) override { return inner_.allocate_segment(bytes); }
   Status free_segment(Address segment) override { return inner_.free_segment(segment); }
@@ -161,6 +165,12 @@ TEST_F(OneThreadAtATime, ASplitWaitsForTheOperationThatIsBeingQueued) {
   make_beside(
       "enqueue", [&] { expect_ok(rank().comm->run(sum(), overlapped(rank().compute))); },
       [&] { expect_ok(rank().comm->split(0, 0, {.watch_every = {}})); });
+}
+
+TEST_F(OneThreadAtATime, ASplitWhoseSizeNcclDoesNotTellIsEnded) {
+  nccl_.tells_no_size = true;
+  expect_error(rank().comm->split(0, 0), ErrorCode::device, "size: made to fail");
+  EXPECT_EQ(world_.counts().communicators, 1u) << "the split's goes on";
 }
 
 class ThatComeLate : public test::CommRanks {};
