@@ -2,14 +2,14 @@
 // One rank of a launch, as a user would write it: the public headers alone, and kernels that check
 // what ranks send each other. processes_test.py starts it, kills it, stops it. What fails throws.
 //
+// Its one argument, if any, is a JSON object of Options; what it leaves out has its default.
 // Prints {"event": ...} lines as it goes, and one JSON object at its end.
 // Exit: 0 it went as was asked, 1 not, 2 the options or the launcher's variables are wrong, 77
-// (--probe) fewer than two GPUs, or no NCCL.
+// (probe) fewer than two GPUs, or no NCCL.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "tests/stress/gpu.h"
-#include "tools/option_checks.h"
 #include "weir/allocator.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/launch.h"
@@ -35,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWrongOptions = 2, kSkipped = 77;  // exit codes; what ctest takes for "skipped"
-constexpr unsigned kSecondsToEnd = 30;           // after --limit
+constexpr unsigned kSecondsToEnd = 30;           // after Options::limit
 constexpr std::uint64_t kLayers = 4;             // all-reduces of a step
 constexpr std::uint64_t kAhead = 8;              // steps that the host is ahead of the GPU
 constexpr Bytes kBlock = 8_MiB;                  // what an all-reduce sums, and
@@ -43,13 +42,21 @@ constexpr Bytes kMismatch = 4_KiB;  // what one that differs does: another proto
 constexpr std::uint64_t kPartAlignment = 4096;
 
 struct Options {
-  std::string work = "once";  // or eager, replay, hang, absent, mismatch
-  std::uint64_t steps = 100;  // 0: until something fails
-  std::uint64_t sound_steps = 16;
+  // once: some steps, eager and captured; eager, replay: as many as `steps` says; hang: `bad_rank`
+  // stops taking part; absent: it never prepares; mismatch: it asks for another size.
+  std::string work = "once";
+  std::uint64_t steps = 100;       // 0: until something fails
+  std::uint64_t sound_steps = 16;  // before a rank misbehaves
   int bad_rank = 1;
-  double timeout = 10, host_timeout = 30, limit = 90;  // seconds
-  bool captured = false, expect_error = false, probe = false;
+  double timeout = 10, host_timeout = 30;  // seconds, of the communicator
+  double limit = 90;                       // seconds in which what is expected must fail
+  bool captured = false;                   // hang: in replays; mismatch: in a capture
+  bool expect_error = false;               // it is good if something fails
+  bool probe = false;                      // only says whether there are two GPUs and NCCL
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Options, work, steps, sound_steps, bad_rank,
+                                                timeout, host_timeout, limit, captured,
+                                                expect_error, probe)
 
 void need(const Status& status) {
   if (!status) throw Exception(status.error().code(), status.error().message());
@@ -314,9 +321,8 @@ int run(const Options& options) {
   }
   std::fprintf(
       stderr, "comm_peer: %s\n",
-      launch
-          ? fmt::format("--bad-rank {}: this is {}", options.bad_rank, launch->describe()).c_str()
-          : launch.error().message().c_str());
+      launch ? fmt::format("bad_rank {}: this is {}", options.bad_rank, launch->describe()).c_str()
+             : launch.error().message().c_str());
   return kWrongOptions;
 }
 
@@ -337,44 +343,10 @@ int probe() {
   return 0;
 }
 
-int parse(int argc, char** argv, Options& options) {
-  CLI::App app("One rank of a launch: docs/testing.md.");
-  app.add_option(
-         "work", options.work,
-         "once: some steps, eager and captured; eager, replay: as many as --steps says; "
-         "hang: --bad-rank stops taking part; absent: it never prepares; mismatch: it asks for "
-         "another size")
-      ->check(CLI::IsMember({"once", "eager", "replay", "hang", "absent", "mismatch"}))
-      ->capture_default_str();
-  app.add_option("--steps", options.steps, "0: until something fails")
-      ->transform(whole_number(0, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--sound-steps", options.sound_steps, "Before a rank misbehaves")
-      ->transform(whole_number(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--bad-rank", options.bad_rank, "Misbehaves")
-      ->transform(whole_number(0, 1023))
-      ->capture_default_str();
-  const CLI::Validator seconds = real_number(0.1, 3600);
-  app.add_option("--timeout", options.timeout, "Seconds that an operation may take")
-      ->transform(seconds)
-      ->capture_default_str();
-  app.add_option("--host-timeout", options.host_timeout,
-                 "Seconds that the host waits for other ranks")
-      ->transform(seconds)
-      ->capture_default_str();
-  app.add_option("--limit", options.limit, "Seconds in which what is expected must fail")
-      ->transform(seconds)
-      ->capture_default_str();
-  app.add_flag("--captured", options.captured, "hang: in replays; mismatch: in a capture");
-  app.add_flag("--expect-error", options.expect_error, "It is good if something fails");
-  app.add_flag("--probe", options.probe, "Only says whether there are two GPUs and NCCL");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kWrongOptions;
-  }
-  return -1;
+Options parse(const char* argument) {
+  const nlohmann::json given = nlohmann::json::parse(argument), known = Options{};
+  for (const auto& [name, value] : given.items()) (void)known.at(name);  // throws if there is none
+  return given.get<Options>();
 }
 
 }  // namespace
@@ -382,7 +354,12 @@ int parse(int argc, char** argv, Options& options) {
 
 int main(int argc, char** argv) {
   weir::peer::Options options;
-  if (const int code = weir::peer::parse(argc, argv, options); code >= 0) return code;
+  try {
+    if (argc > 1) options = weir::peer::parse(argv[1]);
+  } catch (const nlohmann::json::exception& error) {
+    std::fprintf(stderr, "comm_peer: %s: %s\n", argv[1], error.what());
+    return weir::peer::kWrongOptions;
+  }
   // Nothing that was left behind by who started it goes on for ever.
   alarm(static_cast<unsigned>(options.limit) + weir::peer::kSecondsToEnd);
   return options.probe ? weir::peer::probe() : weir::peer::run(options);

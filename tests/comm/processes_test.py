@@ -8,6 +8,7 @@ WEIR_NCCL_LIBRARY names, or that of this Python's packages.
 """
 
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -52,7 +53,7 @@ def nccl_library():
 
 def probed(library):
     variables = processes.environment(library)
-    return subprocess.run([PEER, "--probe"], env=variables, capture_output=True, text=True,
+    return subprocess.run([PEER, '{"probe": true}'], env=variables, capture_output=True, text=True,
                           timeout=60, check=False)
 
 
@@ -72,8 +73,12 @@ class Options(unittest.TestCase):
         return done.stderr
 
     def test_launchers_variables_that_are_wrong_are_named(self):
-        self.assertIn("WEIR_RANK", self.refused("once", WEIR_RANK="2", WEIR_WORLD_SIZE="2",
+        self.assertIn("WEIR_RANK", self.refused(WEIR_RANK="2", WEIR_WORLD_SIZE="2",
                                                 WEIR_LOCAL_RANK="0"))
+
+    def test_options_that_are_none_are_named(self):
+        for options in ('{"wrok": "once"}', '{"work": 1}', "once"):
+            self.assertIn(options, self.refused(options))
 
 
 class Processes(unittest.TestCase):
@@ -87,7 +92,7 @@ class Processes(unittest.TestCase):
         if probe.returncode == SKIPPED:
             raise unittest.SkipTest(probe.stderr.strip())
         if probe.returncode != 0:
-            raise AssertionError(f"--probe: {probe.returncode}\n{probe.stdout}{probe.stderr}")
+            raise AssertionError(f"probe: {probe.returncode}\n{probe.stdout}{probe.stderr}")
         cls.ranks = min(4, int(re.search(r'"gpus":(\d+)', probe.stdout).group(1)))
 
     def setUp(self):
@@ -107,11 +112,11 @@ class Processes(unittest.TestCase):
             WEIR_LOCAL_RANK=str(rank), WEIR_MEET=meet, **more)
 
     def start_rank(self, run, rank, options, meet=None, host_timeout=HOST_TIMEOUT, **more):
-        limits = ["--timeout", str(TIMEOUT), "--host-timeout", str(host_timeout)]
-        return run.start(f"rank {rank}", [PEER, *limits, *options],
+        given = {"timeout": TIMEOUT, "host_timeout": host_timeout, **options}
+        return run.start(f"rank {rank}", [PEER, json.dumps(given)],
                          self.variables(rank, meet or self.address, **more))
 
-    def start_all(self, run, *options, **more):
+    def start_all(self, run, options, **more):
         return [self.start_rank(run, rank, options, **more) for rank in range(self.ranks)]
 
     def expect_exact(self, run, peers):
@@ -138,10 +143,10 @@ class Processes(unittest.TestCase):
         self.assertEqual(peer.process.returncode, 0)
         return report
 
-    def lose(self, number, victim, *options):
+    def lose(self, number, victim, work):
         """A rank gets a signal while all work; the others' reports."""
         with processes.Run(self, self.folder) as run:
-            peers = self.start_all(run, *options, "--steps", "0", "--expect-error")
+            peers = self.start_all(run, {"work": work, "steps": 0, "expect_error": True})
             run.wait_for_event("working", peers, START)
             time.sleep(0.3)
             peers[victim].send(number)
@@ -161,7 +166,7 @@ class Processes(unittest.TestCase):
 
     def test_a_peer_that_hangs_in_replays_is_an_error_in_time_and_the_others_go_on(self):
         with processes.Run(self, self.folder) as run:
-            peers = self.start_all(run, "hang", "--captured", "--bad-rank", "1", "--expect-error")
+            peers = self.start_all(run, {"work": "hang", "captured": True, "expect_error": True})
             run.wait_for_event("hangs", [peers[1]], START)
             others = [peer for peer in peers if peer is not peers[1]]
             run.wait_for_end(others, TIMEOUT + MARGIN + END)
@@ -172,7 +177,7 @@ class Processes(unittest.TestCase):
 
     def test_a_peer_that_does_not_prepare_is_an_error_within_the_host_timeout(self):
         with processes.Run(self, self.folder) as run:
-            peers = self.start_all(run, "absent", "--bad-rank", "1", "--expect-error",
+            peers = self.start_all(run, {"work": "absent", "expect_error": True},
                                    host_timeout=SHORT_HOST_TIMEOUT)
             others = [peer for peer in peers if peer is not peers[1]]
             run.wait_for_event("hangs", [peers[1]], START)
@@ -183,7 +188,7 @@ class Processes(unittest.TestCase):
 
     def test_sizes_that_differ_eagerly_are_no_silent_success(self):
         with processes.Run(self, self.folder) as run:
-            peers = self.start_all(run, "mismatch", "--bad-rank", "1", "--expect-error")
+            peers = self.start_all(run, {"work": "mismatch", "expect_error": True})
             run.wait_for_end(peers, START + TIMEOUT + MARGIN + END)
             for peer in peers:
                 report = run.report_of(peer)
@@ -197,14 +202,14 @@ class Processes(unittest.TestCase):
 
     def test_sizes_that_differ_in_a_capture_are_told_at_its_end(self):
         with processes.Run(self, self.folder) as run:
-            peers = self.start_all(run, "mismatch", "--captured", "--bad-rank", "1",
-                                   "--expect-error")
+            peers = self.start_all(run, {"work": "mismatch", "captured": True,
+                                         "expect_error": True})
             run.wait_for_end(peers, START + END)
             for peer in peers:
                 report = self.expect_recovered(run, peer)
                 self.assertIn("rank 1 captured other operations", report["error"])
 
-    def logged(self, *options, variables_of=lambda rank: {}):
+    def logged(self, options, variables_of):
         """Ranks that work without an error; what NCCL logged, by rank."""
         logs = [self.folder / f"nccl{rank}.log" for rank in range(self.ranks)]
         with processes.Run(self, self.folder) as run:
@@ -224,8 +229,8 @@ class Processes(unittest.TestCase):
             return {"NCCL_HOSTID": f"node{node(rank)}", "NCCL_NET": "Socket",
                     "NCCL_SOCKET_IFNAME": "=lo", "NCCL_IB_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0"}
 
-        for rank, log in enumerate(self.logged("replay", "--steps", "24",
-                                               variables_of=variables_of)):
+        for rank, log in enumerate(self.logged({"work": "replay", "steps": 24},
+                                               variables_of)):
             crossing = {f"{kind}/{name}" for one, other, kind, name in CHANNEL.findall(log)
                         if node(int(one)) != node(int(other))}
             self.note(f"rank {rank}: between nodes via {sorted(crossing)}")
@@ -235,9 +240,9 @@ class Processes(unittest.TestCase):
 
     def test_rank_0_may_come_late(self):
         with processes.Run(self, self.folder) as run:
-            peers = [self.start_rank(run, rank, ["once"]) for rank in range(1, self.ranks)]
+            peers = [self.start_rank(run, rank, {}) for rank in range(1, self.ranks)]
             time.sleep(2)
-            peers.append(self.start_rank(run, 0, ["once"]))
+            peers.append(self.start_rank(run, 0, {}))
             run.wait_for_end(peers, START + END)
             self.expect_exact(run, peers)
 
@@ -246,7 +251,7 @@ class Processes(unittest.TestCase):
             other.bind(("127.0.0.1", 0))
             other.listen(64)  # and never says a word
             place = f"127.0.0.1:{other.getsockname()[1]}"
-            peers = self.start_all(run, "once", "--expect-error", meet=place,
+            peers = self.start_all(run, {"expect_error": True}, meet=place,
                                    host_timeout=SHORT_HOST_TIMEOUT)
             run.wait_for_end(peers, SHORT_HOST_TIMEOUT + MARGIN + START / 3)
             for peer in peers:
@@ -258,7 +263,7 @@ class Processes(unittest.TestCase):
 
     def launched(self, command, launcher, **variables):
         with processes.Run(self, self.folder) as run:
-            whole = run.start(command[0], [*command, PEER, "once"],
+            whole = run.start(command[0], [*command, PEER],
                               processes.environment(self.nccl, **variables))
             run.wait_for_end([whole], LAUNCH)
             reports = whole.reports()
