@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communication layer on two to four GPUs, or on simulated ones: data is what it should be, in
-// eager mode and in captures, the first operation or not.
-#include <atomic>
-
+// The communication layer's memory on two to four GPUs, or on simulated ones: it is exact and does
+// not grow, in eager mode and in captures. (Operations of every kind: scenarios A and D.)
 #include "tests/comm/gpu_ranks.h"
 #include "weir/comm/bucketer.h"
 
@@ -18,163 +16,8 @@ using test::kLargest;
 using test::largest;
 using test::On;
 using test::OnGpus;
-using testing::HasSubstr;
 
 constexpr Bytes kPart = 1_MiB;  // what a rank gives, or gets
-
-std::byte* part(void* block, int number) {
-  return static_cast<std::byte*>(block) + kPart.count * static_cast<std::uint64_t>(number);
-}
-std::byte* at(void* block) { return static_cast<std::byte*>(block); }
-
-// One operation of a kind, with what it reads written before and what it wrote checked after it.
-// The pattern of a part: of who sends it and who gets it, or of the part alone where ranks reduce.
-class Exchange {
- public:
-  Exchange(GpuRank& rank, OperationKind kind, bool overlap)
-      : rank_(rank), kind_(kind), overlap_(overlap) {}
-
-  void run() {
-    const Stream stream = rank_.compute;
-    const Bytes all = kPart * static_cast<std::uint64_t>(rank_.ranks);
-    void* const from = rank_.allocate(all, stream);
-    void* const into = rank_.allocate(all, stream);
-    for (int other = 0; other < rank_.ranks; ++other) {
-      rank_.write(stream, part(from, other), kPart, sent(rank_.number, other));
-    }
-    rank_.write(stream, at(into), all, 7);
-    const Result<Work> work =
-        rank_.comm->run(operations(from, into), overlap_ ? overlapped(stream) : stream);
-    expect_ok(work);
-    if (work && overlap_) expect_ok(work->wait(stream));
-    for (int other = 0; other < rank_.ranks; ++other) check_part(into, other);
-    rank_.free(from);
-    rank_.free(into);
-  }
-
- private:
-  bool reduces() const {
-    return kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce ||
-           kind_ == OperationKind::reduce_scatter;
-  }
-  // What `who` has in its part `number` before.
-  std::uint64_t sent(int who, int number) const {
-    return 1000 + static_cast<std::uint64_t>(reduces() ? number : 100 * who + number);
-  }
-  std::vector<Operation> operations(void* from, void* into) const {
-    if (kind_ != OperationKind::send) {
-      return {{.kind = kind_,
-               .send = from,
-               .receive = into,
-               .count = kPart.count,
-               .type = kBytes,
-               .reduction = kLargest}};
-    }
-    std::vector<Operation> group;  // part `other` goes to rank `other`
-    for (int other = 0; other < rank_.ranks; ++other) {
-      group.push_back({.kind = OperationKind::send,
-                       .send = part(from, other),
-                       .count = kPart.count,
-                       .type = kBytes,
-                       .peer = other});
-      group.push_back({.kind = OperationKind::receive,
-                       .receive = part(into, other),
-                       .count = kPart.count,
-                       .type = kBytes,
-                       .peer = other});
-    }
-    return group;
-  }
-  // What this rank must find in its part `number`; nothing: what was there.
-  std::optional<std::uint64_t> expected(int number) const {
-    const bool root = rank_.number == 0;
-    switch (kind_) {
-      case OperationKind::all_reduce:
-      case OperationKind::broadcast:
-        return number == 0 ? std::optional(sent(0, 0)) : std::nullopt;
-      case OperationKind::reduce:
-        return number == 0 && root ? std::optional(sent(0, 0)) : std::nullopt;
-      case OperationKind::reduce_scatter:
-        return number == 0 ? std::optional(sent(0, rank_.number)) : std::nullopt;
-      case OperationKind::all_gather:
-        return sent(number, 0);
-      case OperationKind::gather:
-        return root ? std::optional(sent(number, 0)) : std::nullopt;
-      case OperationKind::scatter:
-        return number == 0 ? std::optional(sent(0, rank_.number)) : std::nullopt;
-      case OperationKind::all_to_all:
-      case OperationKind::send:
-      case OperationKind::receive:
-        return sent(number, rank_.number);
-    }
-    return std::nullopt;
-  }
-  void check_part(void* into, int number) const {
-    const std::optional<std::uint64_t> pattern = expected(number);
-    if (pattern) rank_.check(rank_.compute, part(into, number), kPart, *pattern);
-  }
-
-  GpuRank& rank_;
-  const OperationKind kind_;
-  const bool overlap_;
-};
-
-class Operations : public OnGpus {};
-
-TEST_P(Operations, OfEveryKindMoveWhatTheyShouldEagerly) {
-  create();
-  on_all([](GpuRank& rank) {
-    for (int kind = 0; kind <= static_cast<int>(OperationKind::send); ++kind) {
-      for (int round = 0; round < 6; ++round) {
-        Exchange(rank, static_cast<OperationKind>(kind), /*overlap=*/round % 2 == 0).run();
-      }
-    }
-  });
-}
-
-// Every kind, in every mode, as the first operation of its communicator after prepare(); with
-// overlap and without, in turn.
-TEST_P(Operations, OfEveryKindMayBeTheFirstAndCaptured) {
-  for (const CaptureMode mode :
-       {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
-    for (int each = 0; each <= 2 * static_cast<int>(OperationKind::send) + 1; ++each) {
-      const int kind = each / 2;
-      const bool overlap = each % 2 == 0;
-      create_prepared();
-      // In global mode a capture forbids what other threads do unguarded; ranks capture one after
-      // the other's preparations, but all at once.
-      on_all([&](GpuRank& rank) {
-        GraphPool pool(*rank.heap);
-        CaptureScope capture = begin(rank, pool, mode);
-        Exchange(rank, static_cast<OperationKind>(kind), overlap).run();
-        Graph graph = got(rank.comm->end_capture(capture));
-        for (int launch = 0; launch < 10; ++launch) {
-          expect_ok(rank.comm->launch(graph, rank.compute));
-        }
-        rank.finish();
-      });
-      on_all([](GpuRank& rank) { rank.comm.reset(); });
-    }
-  }
-}
-
-TEST_P(Operations, OfACommunicatorThatIsNotPreparedAreRefusedInACaptureThatGoesOn) {
-  create();
-  on_all([](GpuRank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kPart, rank.compute);
-    const Result<Work> work = largest(rank, block, kPart, rank.compute);
-    ASSERT_FALSE(work.ok());
-    EXPECT_THAT(work.error().message(), HasSubstr("call prepare()"));
-    rank.write(rank.compute, block, kPart, 1);
-    rank.check(rank.compute, block, kPart, 1);
-    rank.free(block);
-    Graph graph = got(capture.end());
-    expect_ok(graph.launch(rank.compute));
-    rank.finish();
-  });
-}
 
 class Memory : public OnGpus {};
 
@@ -313,8 +156,6 @@ TEST_P(Memory, OfBucketsIsReducedEagerlyAndCaptured) {
 std::string name_of_device(const testing::TestParamInfo<On>& info) {
   return test::name_of(info.param);
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, Operations, testing::Values(On::simulated, On::gpus),
-                         name_of_device);
 INSTANTIATE_TEST_SUITE_P(Ranks, Memory, testing::Values(On::simulated, On::gpus), name_of_device);
 
 }  // namespace

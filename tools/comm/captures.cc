@@ -105,21 +105,24 @@ void check(BenchRank& rank, const std::vector<Operation>& operations, std::uint6
   if (wrong > 0) throw Exception(ErrorCode::capture, fmt::format("{} elements are wrong", wrong));
 }
 
-void fill_and_run(BenchRank& rank, const std::vector<Operation>& operations, std::uint64_t seed) {
+void fill_and_run(BenchRank& rank, const std::vector<Operation>& operations, Where where,
+                  std::uint64_t seed) {
   rank.kernels->fill(rank.compute, operations, seed);
-  need(need(rank.comm->run(operations, overlapped(rank.compute))).wait(rank.compute));
+  need(need(rank.comm->run(operations, where)).wait(rank.compute));
 }
 
-void run_eager(BenchRank& rank, const std::vector<Operation>& operations) {
-  fill_and_run(rank, operations, kEager);
+void run_eager(BenchRank& rank, const std::vector<Operation>& operations, Where where) {
+  fill_and_run(rank, operations, where, kEager);
   check(rank, operations, kEager);
 }
 
 // The graph works on memory of its own pool as well: what is captured is a fill, the operations,
 // and their end. Simulated, it must be right in any order that its edges allow.
-void run_captured(BenchRank& rank, const std::vector<Operation>& operations, CaptureMode mode) {
+void run_captured(BenchRank& rank, const std::vector<Operation>& operations, Where where,
+                  CaptureMode mode) {
   GraphPool pool(*rank.heap);
-  Graph graph = capture_graph(rank, pool, mode, [&] { fill_and_run(rank, operations, kCaptured); });
+  Graph graph =
+      capture_graph(rank, pool, mode, [&] { fill_and_run(rank, operations, where, kCaptured); });
   auto* const simulated = dynamic_cast<SimDevice*>(rank.device.get());
   for (std::uint64_t seed = 1; simulated != nullptr && seed <= kOrders; ++seed) {
     if (simulated->replay_in_random_order(graph.graph(), seed) == 0) continue;
@@ -130,12 +133,13 @@ void run_captured(BenchRank& rank, const std::vector<Operation>& operations, Cap
   check(rank, operations, kCaptured);
 }
 
-// `first`: captured before it ever ran eagerly; else after.
+// `first`: captured before it ever ran eagerly, with overlap; else after, on the caller's stream.
 void compare(BenchRank& rank, const Asked& asked, CaptureMode mode, bool first) {
   const Block block = allocate(*rank.heap, memory_for(asked, rank.ranks, kCount), rank.compute);
   const std::vector<Operation> operations = operations_for(asked, rank, block.get(), kCount);
+  const Where where = first ? overlapped(rank.compute) : Where(rank.compute);
   for (const bool capturing : {first, !first}) {
-    capturing ? run_captured(rank, operations, mode) : run_eager(rank, operations);
+    capturing ? run_captured(rank, operations, where, mode) : run_eager(rank, operations, where);
   }
 }
 
@@ -164,7 +168,8 @@ ScenarioReport run_scenario_d(const OpenRanks& open) {
   Aim aim{.what = "cases equal to eager", .unit = "cases"};
   for (const bool first : {true, false}) {
     run_matrix(report, open, {}, aim, "ok",
-               first ? "Captured, then compared with eager" : "Eager, then compared with captured",
+               first ? "Captured, with overlap, then compared with eager"
+                     : "Eager, on the caller's stream, then compared with captured",
                [&](BenchRank& rank, const Asked& asked, CaptureMode mode) {
                  compare(rank, asked, mode, first);
                });
