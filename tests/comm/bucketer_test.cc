@@ -153,16 +153,6 @@ TEST_F(Buckets, AreReducedWhileTheRestIsComputed) {
   });
 }
 
-TEST_F(Buckets, WrittenOnAnotherStreamWithoutAnOrderAreARace) {
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, {1000});
-    step(rank, buckets, {1000}, {0});
-    write(rank, buckets, 0, 1000, rank.side);
-    EXPECT_GT(rank.device.race_count(), 0u);
-  });
-  begin_anew();
-}
-
 TEST_F(Buckets, MissingTensorsAreNamedAndTheStepGoesOn) {
   const std::vector<std::uint64_t> counts(20, 1000);
   on_all([&](Rank& rank) {

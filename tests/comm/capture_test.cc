@@ -35,10 +35,10 @@ class CapturedCollectives : public test::CommRanks {
 
 class NotConnected : public CapturedCollectives {
  protected:
-  NotConnected() : CapturedCollectives({.connects_at_once = false}) {}
+  NotConnected() : CapturedCollectives({.connects_at_once = false}, 32) {}
 };
 
-TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUse) {
+TEST_F(NotConnected, PrepareConnectsWhatNcclWouldConnectAtFirstUseInAFixedAmountOfMemory) {
   create();
   prepare();
   EXPECT_GT(world_.counts().lazy_connections, 0u);

@@ -122,41 +122,6 @@ TEST_F(EagerCollectives, ThatNcclRefusesEndTheCommunicatorAndMemoryIsWhole) {
   EXPECT_THAT(rank.heap->validate(), IsEmpty());
 }
 
-TEST_F(EagerCollectives, FailingInTheMiddleOfAGroupFenceItsBlocks) {
-  create();
-  prepare();
-  Rank& rank = *ranks_[0];
-  world_.fail(0, NcclCall::enqueue, 2);
-  void* const block = rank.allocate(kLargeSize, rank.compute);
-  const Operation pair[] = {
-      {.kind = OperationKind::send, .send = block, .count = kLargeCount, .peer = 1},
-      {.kind = OperationKind::receive, .receive = block, .count = kLargeCount, .peer = 1}};
-  expect_error(rank.comm->run(pair, overlapped(rank.compute)), ErrorCode::device, "made to fail");
-  rank.free(block);
-  const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
-  void* const next = rank.allocate(kLargeSize, rank.compute);
-  EXPECT_GT(rank.device.calls(DeviceCall::wait), waits) << "a part of the group might run";
-  rank.free(next);
-}
-
-TEST_F(EagerCollectives, CostThreeRecordsAndOneWait) {
-  create();
-  on_all([](Rank& rank) {
-    void* const block = rank.allocate(kLargeSize, rank.compute);
-    expect_ok(rank.sum(block, kLargeSize, rank.compute));
-    const std::uint64_t records = rank.device.calls(DeviceCall::record);
-    const std::uint64_t waits = rank.device.calls(DeviceCall::wait);
-    const std::uint64_t events = rank.device.calls(DeviceCall::create_event);
-    for (int i = 0; i < 100; ++i) expect_ok(rank.sum(block, kLargeSize, rank.compute));
-    EXPECT_EQ(rank.device.calls(DeviceCall::record), records + 300);
-    EXPECT_EQ(rank.device.calls(DeviceCall::wait), waits + 100);
-    EXPECT_LE(rank.device.calls(DeviceCall::create_event), events + 300);
-    EXPECT_EQ(rank.device.calls(DeviceCall::query), 0u);
-    EXPECT_EQ(rank.device.host_waits(), 0u);
-    rank.free(block);
-  });
-}
-
 class Threads : public EagerCollectives {};
 
 TEST_F(Threads, OfOneRankMayAllCallAndMemoryStaysWhole) {

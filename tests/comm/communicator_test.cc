@@ -24,8 +24,7 @@ using test::Rank;
 
 class Communicators : public test::CommRanks {
  protected:
-  Communicators() : CommRanks(2) {}
-  explicit Communicators(int ranks, SimWorldOptions options = {}) : CommRanks(ranks, options) {}
+  explicit Communicators(int ranks = 2) : CommRanks(ranks) {}
 };
 
 TEST_F(Communicators, KnowTheirPlace) {
@@ -348,18 +347,6 @@ TEST_F(BoundedCommunicators, AreClosedOnceNobodyWaitsOnTheirDevice) {
     if (!prepared) (void)made->close();
     EXPECT_FALSE(slow.waits()) << prepared;
   }
-}
-
-// Memory that prepare() takes for a moment.
-class ManyRanks : public Communicators {
- protected:
-  ManyRanks() : Communicators(32, {.connects_at_once = false}) {}
-};
-
-TEST_F(ManyRanks, ArePreparedInAFixedAmountOfMemory) {
-  create();
-  prepare();
-  for (const auto& rank : ranks_) EXPECT_LE(rank->device.physical_peak(), 66_MiB);
 }
 
 TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {

@@ -55,19 +55,6 @@ TEST_F(Registered, BuffersAreWholeSegmentsAndLeaveNothing) {
   expect_none();
 }
 
-// The device has no memory left but what the heap holds idle.
-TEST_F(Registered, BuffersMayHaveWhatTheHeapHoldsIdle) {
-  on_all([&](Rank& rank) {
-    const Bytes all = rank.device.memory_info()->free;
-    const Result<void*> block = rank.heap->allocate(all, rank.compute);
-    expect_ok(block);
-    if (block) expect_ok(rank.heap->deallocate(*block));
-    EXPECT_EQ(rank.device.memory_info()->free, 0_B);
-  });
-  create_buffers(64_MiB);
-  on_all([&](Rank& rank) { EXPECT_TRUE(of(rank).has_value()); });
-}
-
 TEST_F(Registered, BuffersOfACommunicatorThatIsNotPreparedAreRefused) {
   on_all([](Rank& rank) {
     Result<std::optional<Communicator>> other =
