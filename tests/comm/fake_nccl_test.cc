@@ -149,7 +149,7 @@ class FakeNccl : public testing::Test {
   }
 
   const cuda::Driver driver_ = fake_driver();
-  const NcclLibrary library_ = fake_library();
+  NcclLibrary library_ = fake_library();
   std::unique_ptr<Nccl> nccl_ = make_loaded_nccl(library_, driver_, CUdevice{}, CUcontext{});
 };
 
@@ -181,26 +181,23 @@ ncclResult_t say(const char* call, Numbers... numbers) {
 }
 std::uintptr_t number(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
-  static const cuda::Driver driver = fake_driver();
-  static NcclLibrary library = fake_library();
-  library.ncclAllReduce = [](const void* send, void* receive, std::size_t count,
-                             ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
+TEST_F(FakeNccl, OperationsAreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
+  library_.ncclAllReduce = [](const void* send, void* receive, std::size_t count,
+                              ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t) {
     return say("all_reduce", number(send), number(receive), count, type, op, number(comm));
   };
-  library.ncclBroadcast = [](const void* send, void* receive, std::size_t count,
-                             ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t) {
+  library_.ncclBroadcast = [](const void* send, void* receive, std::size_t count,
+                              ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t) {
     return say("broadcast", number(send), number(receive), count, type, root, number(comm));
   };
-  library.ncclGroupStart = [] { return say("group_start"); };
-  library.ncclGroupEnd = [] { return say("group_end"); };
-  library.ncclGetLastError = [](ncclComm_t) { return "its last words"; };
-  const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
+  library_.ncclGroupStart = [] { return say("group_start"); };
+  library_.ncclGroupEnd = [] { return say("group_end"); };
+  library_.ncclGetLastError = [](ncclComm_t) { return "its last words"; };
   const auto* const send = reinterpret_cast<const void*>(0x10);
   auto* const receive = reinterpret_cast<void*>(0x20);
   const auto enqueue = [&](const Operation& operation) {
     said.clear();
-    return nccl->enqueue({5}, {&operation, 1}, Stream{});
+    return nccl_->enqueue({5}, {&operation, 1}, Stream{});
   };
   const Operation most{OperationKind::all_reduce, send,         receive, 3,
                        DataType::float32,         ReduceOp::max};
@@ -218,35 +215,32 @@ TEST(NcclOperations, AreCalledWithWhatTheyWereGivenAndErrorsSayWhichCall) {
   // A group that was begun is ended, whatever happened.
   said.clear();
   const Operation group[] = {given, most, given};
-  EXPECT_TRUE(nccl->enqueue({5}, group, Stream{}).ok());
+  EXPECT_TRUE(nccl_->enqueue({5}, group, Stream{}).ok());
   EXPECT_THAT(said, testing::ElementsAre("group_start", "broadcast 16 32 4 0 1 5",
                                          "all_reduce 16 32 3 7 2 5", "broadcast 16 32 4 0 1 5",
                                          "group_end"));
   said.clear();
-  library.ncclAllReduce = [](const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
-                             ncclComm_t, cudaStream_t) { return ncclInternalError; };
-  EXPECT_FALSE(nccl->enqueue({5}, group, Stream{}).ok());
+  library_.ncclAllReduce = [](const void*, void*, std::size_t, ncclDataType_t, ncclRedOp_t,
+                              ncclComm_t, cudaStream_t) { return ncclInternalError; };
+  EXPECT_FALSE(nccl_->enqueue({5}, group, Stream{}).ok());
   EXPECT_THAT(said, testing::ElementsAre("group_start", "broadcast 16 32 4 0 1 5", "group_end"));
 }
 
 // NCCL keeps the pointer, and profilers read it later.
-TEST(NcclCommunicators, KeepTheirNamesWhenTheCallIsOver) {
-  static const cuda::Driver driver = fake_driver();
-  static NcclLibrary library = fake_library();
+TEST_F(FakeNccl, CommunicatorsKeepTheirNamesWhenTheCallIsOver) {
   static const char* name = nullptr;
-  library.ncclCommInitRankConfig = [](ncclComm_t* comm, int, ncclUniqueId, int,
-                                      ncclConfig_t* config) {
+  library_.ncclCommInitRankConfig = [](ncclComm_t* comm, int, ncclUniqueId, int,
+                                       ncclConfig_t* config) {
     name = config->commName;
     *comm = reinterpret_cast<ncclComm_t>(5);
     return ncclSuccess;
   };
-  const std::unique_ptr<Nccl> nccl = make_loaded_nccl(library, driver, 0, nullptr);
   const std::string long_name(100, 'x');
-  EXPECT_TRUE(nccl->init({}, 1, 0, {.name = long_name}).ok());
-  EXPECT_TRUE(nccl->init({}, 1, 0, {.name = std::string(100, 'y')}).ok());
+  EXPECT_TRUE(nccl_->init({}, 1, 0, {.name = long_name}).ok());
+  EXPECT_TRUE(nccl_->init({}, 1, 0, {.name = std::string(100, 'y')}).ok());
   const std::string kept = name;
   EXPECT_EQ(kept, std::string(100, 'y'));
-  EXPECT_TRUE(nccl->init({}, 1, 0, {.name = long_name}).ok());
+  EXPECT_TRUE(nccl_->init({}, 1, 0, {.name = long_name}).ok());
   EXPECT_NE(name, long_name.c_str()) << "the caller's own may go";
   EXPECT_EQ(name, long_name);
 }

@@ -35,22 +35,15 @@ class Watched : public test::CommRanks {
 class WatchedOnEither : public Watched, public testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(Streams, WatchedOnEither, testing::Bool());
 
-TEST_P(WatchedOnEither, FiveStepsQueuedTogetherMayEachTakeAlmostTheTimeout) {
-  create({.timeout = kSecond});
-  on_all([](Rank& rank) {
-    queue(rank, 5, GetParam());
-    EXPECT_EQ(late_after(rank, 3), std::nullopt);
-    expect_ok(rank.comm->status());
-  });
-}
-
-TEST_F(Watched, FiveLaunchesQueuedTogetherMayEachTakeAlmostTheTimeout) {
+TEST_P(WatchedOnEither, FiveQueuedTogetherMayEachTakeAlmostTheTimeoutAndSoMayFiveLaunches) {
   create({.timeout = kSecond});
   prepare();
   on_all([](Rank& rank) {
+    queue(rank, 5, GetParam());
+    EXPECT_EQ(late_after(rank, 3), std::nullopt);
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
-    queue(rank, 1);
+    queue(rank, 1, GetParam());
     Graph graph = got(rank.comm->end_capture(capture));
     for (int launch = 0; launch < 5; ++launch) {
       expect_ok(rank.comm->launch(graph, rank.compute));
