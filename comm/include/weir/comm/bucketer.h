@@ -56,7 +56,8 @@ class Bucketer {
  public:
   // Allocates the buckets, each a block of the device heap. `counts` has the number of elements of
   // each tensor, in the order of the parameters. A tensor is aligned to kGrain within its bucket.
-  // Errors: invalid_argument; capture (the stream is being captured); those of the allocation.
+  // Errors: invalid_argument; capture (the stream is being captured); those of the allocation;
+  // whatever ended the communicator.
   static Result<Bucketer> create(Communicator& communicator, std::span<const std::uint64_t> counts,
                                  DataType type, Stream stream, const BucketerOptions& options = {});
   // Returns the number of buckets.

@@ -180,8 +180,9 @@ class Communicator {
   // graph that differs between ranks would wait forever. The host waits. All ranks call it; one
   // whose communicator has ended tells the others, and waits 1 s at most. Other communicators (at
   // most 12) may have operations in the capture if all their ranks are ranks of this one. Errors:
-  // capture (names a rank whose capture failed or differs, or whose communicator has ended: no rank
-  // has a graph); device (a rank did not call).
+  // invalid_argument (not prepared; a rank made another call that ranks agree in); capture (names a
+  // rank whose capture failed or differs, or whose communicator has ended); device (a rank did not
+  // call: the communicator has ended). After an error no rank has a graph.
   Result<Graph> end_capture(CaptureScope& capture);
   // Launches the graph. This communicator, and each other one that has operations in the graph,
   // watches that the launch ends; a communicator that can't watch the launch is ended, though the
