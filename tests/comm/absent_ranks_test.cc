@@ -35,14 +35,7 @@ TEST_F(AbsentRanks, AreFoundByTheWatchdogWithinTheTimeout) {
 }
 
 TEST_F(AbsentRanks, MakeCloseAnErrorWithinTheHostTimeoutOfTheCommunicatorToo) {
-  const UniqueId id = *ranks_[0]->nccl->unique_id();
-  on_all([&](Rank& rank) {
-    Result<Communicator> made =
-        Communicator::create(rank.context(), id, 2, rank.number,
-                             {.host_timeout = Nanoseconds{100'000'000}, .watch_every = {}});
-    expect_ok(made);
-    rank.comm = *std::move(made);
-  });
+  create({.host_timeout = Nanoseconds{100'000'000}});
   Rank& rank = *ranks_[0];
   void* const block = rank.allocate(kSize, rank.compute);
   expect_ok(rank.sum(block, kSize, rank.compute));

@@ -180,29 +180,6 @@ TEST_F(CapturedPipeline, MayHaveAnotherNumberOfSendsOnEachRank) {
   });
 }
 
-// The digest of operations begins anew with each capture.
-TEST_F(CapturedCollectives, ThatAreTheSameAreLaunchedAfterOnesThatDiffered) {
-  create();
-  prepare();
-  may_differ_ = true;
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    void* const block = rank.allocate(kSize, rank.compute);
-    for (const bool differ : {true, false}) {
-      CaptureScope capture = begin(rank, pool);
-      const Bytes size = differ && rank.number == 1 ? kSize / 2 : kSize;
-      expect_ok(rank.sum(block, size, rank.compute));
-      const Result<Graph> graph = rank.comm->end_capture(capture);
-      if (differ) {
-        expect_error(graph, ErrorCode::capture, "captured other operations");
-      } else {
-        expect_ok(graph);
-      }
-    }
-    rank.free(block);
-  });
-}
-
 class CapturesOfSeveral : public CapturedCollectives {
  protected:
   // A communicator of all ranks, or of those of one color.
@@ -213,10 +190,10 @@ class CapturesOfSeveral : public CapturedCollectives {
     expect_ok((*made)->prepare());
     return *std::move(*made);
   }
-  static void sum(Rank& rank, Communicator& comm) {
+  static void sum(Rank& rank, Communicator& comm, std::uint64_t count = kCount) {
     void* const block = rank.allocate(kSize, rank.compute);
     expect_ok(
-        comm.all_reduce(block, block, kCount, DataType::float32, {}, overlapped(rank.compute)));
+        comm.all_reduce(block, block, count, DataType::float32, {}, overlapped(rank.compute)));
     rank.free(block);
   }
 };
@@ -243,9 +220,10 @@ TEST_F(CapturesOfSeveral, ThatDifferAreLaunchedByNoneAndNoneOfThemEnds) {
   on_all([](Rank& rank) {
     Communicator other = split(rank, "other"), alone = split(rank, "alone", rank.number);
     GraphPool pool(*rank.heap);
-    const auto expect_refused = [&](int others, const std::string& says) {
+    const auto expect_refused = [&](int others, const std::string& says,
+                                    std::uint64_t count = kCount) {
       CaptureScope capture = begin(rank, pool);
-      sum(rank, *rank.comm);
+      sum(rank, *rank.comm, count);
       sum(rank, alone);  // another communicator on each rank, though of one name
       for (int i = 0; i < others; ++i) sum(rank, other);
       expect_error(rank.comm->end_capture(capture), ErrorCode::capture, says);
@@ -255,6 +233,8 @@ TEST_F(CapturesOfSeveral, ThatDifferAreLaunchedByNoneAndNoneOfThemEnds) {
     expect_refused(rank.number, rank.number == 0
                                     ? "1 of 2 ranks have captured operations of another"
                                     : "1 of 2 ranks have captured operations of 'other'");
+    expect_refused(0, "rank 1 captured other operations (1) than rank 0 (1)",
+                   rank.number == 1 ? kCount / 2 : kCount);
     CaptureScope capture = begin(rank, pool);
     sum(rank, alone);
     expect_ok(rank.comm->end_capture(capture));
