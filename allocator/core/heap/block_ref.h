@@ -57,7 +57,7 @@ class BlockRef {
     }
   }
   AllocationTime& allocated_at() const {
-    return is_small() ? tile()->held.allocated_at : run()->allocated_at;
+    return visit([](auto& record) -> AllocationTime& { return record.allocated_at; });
   }
 
  private:

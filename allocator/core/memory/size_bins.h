@@ -17,8 +17,9 @@
 namespace weir {
 
 // Node has the members `previous` and `next`, pointers that belong to the bins while it is listed,
-// and size_in_bins(), which stays as it is meanwhile.
-template <class Node>
+// and size_in_bins(), which stays as it is meanwhile. `kBins`: 32 for sizes below 16 KiB, and for
+// each doubling above.
+template <class Node, std::uint64_t kBins = std::uint64_t{32} * 37>
 class SizeBins {
  public:
   void add(Node* node) {
@@ -90,7 +91,6 @@ class SizeBins {
   friend struct TestAccess;
   static constexpr int kMostSmaller = 32;
   static constexpr std::uint64_t kSteps = 32;
-  static constexpr std::uint64_t kBins = kSteps * 37;  // sizes below 2^50
 
   static std::uint64_t bin_of(Bytes size) {
     const std::uint64_t grains = size / kGrain;
