@@ -208,4 +208,16 @@ Status Pools::retire(Stream stream, const std::optional<Stream>& beside) {
   return own_->retire(stream);
 }
 
+Statistics Pools::statistics(HeapRegistry::Heaps heaps) const {
+  std::vector<HeapStatistics> each;
+  for (const auto& heap : heaps) each.push_back(heap->fold().statistics());
+  return shared_.observer.fold().combine(std::move(each));
+}
+
+Statistics Pools::statistics() const {
+  Statistics all;
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) { all = statistics(heaps); });
+  return all;
+}
+
 }  // namespace weir
