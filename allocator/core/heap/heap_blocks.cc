@@ -3,8 +3,6 @@
 
 #include <map>
 
-#include "core/heap/block_cache.h"
-
 namespace weir {
 
 std::vector<Tile*> HeapBlocks::runs_by_address() const {
