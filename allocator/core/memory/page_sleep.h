@@ -45,12 +45,10 @@ class PageSleep {
   // The page gets the memory and the mappings that it lacks; its bytes are undefined. False: nobody
   // needs the page any more, and it is gone. Errors: out_of_memory; device.
   Result<bool> renew_memory(PageId page);
-  // Has the page, or have all pages, memory and all mappings?
+  // Is the page there, with memory and all mappings?
   bool has_memory(PageId page) const {
-    return heap_.tables.pages.all().at(page.value).has_memory();
-  }
-  bool has_all_memory() const {
-    return heap_.tables.absent_mappings == 0 && heap_.tables.absent_bytes == 0_B;
+    const auto found = heap_.tables.pages.all().find(page.value);
+    return found != heap_.tables.pages.all().end() && found->second.has_memory();
   }
   Bytes absent_bytes() const { return heap_.tables.absent_bytes; }
 

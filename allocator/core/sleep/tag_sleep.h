@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -68,18 +67,6 @@ class TagSleep {
   SleepContents contents_of(const std::string& tag) const;
   Sleeper::Version version_of(const Pool& pool) const;
   TagInfo info_of(const std::shared_ptr<Pool>& pool) const;
-  // These pools are the caller's, while it lives: of one sleep or wake.
-  class Claim {
-   public:
-    Claim(TagSleep& of, const ToSleep& pools);
-    ~Claim();
-    Claim(const Claim&) = delete;
-    Claim& operator=(const Claim&) = delete;
-
-   private:
-    TagSleep& of_;
-    const ToSleep pools_;
-  };
 
   Pools& pools_;
   PageExchange& exchange_;
@@ -88,12 +75,9 @@ class TagSleep {
 
   // Held by a sleep, and by a wake, while it goes on. Whoever looks takes both.
   std::mutex sleep_mutex_, wake_mutex_;
-  Sleeper sleeper_{device_};  // guarded by either
-  std::atomic<bool> sleep_goes_on_{false};
-  std::atomic<std::uint64_t> sleeps_ended_{0};
-  std::mutex claims_mutex_;
-  std::condition_variable claims_ended_;
-  std::set<std::shared_ptr<Pool>> claimed_;  // guarded by claims_mutex_
+  Sleeper sleeper_{device_, pools_.own().timelines()};  // guarded by either
+  // How often a sleep began or ended: odd while one goes on.
+  std::atomic<std::uint64_t> sleeps_{0};
   struct Tag {
     SleepContents contents = SleepContents::backup;
     std::uint64_t changed = 0;  // how often it was declared so
