@@ -169,7 +169,8 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
     // Other threads ask for its name by the handle, once it is captured.
     if (!origin->is_of_captured()) (void)names_.of(*origin);
   }
-  const std::uint64_t paused = goes_on ? bindings_.paused(*pool, capture.id) : 0;
+  const std::uint64_t paused =
+      goes_on ? bindings_.of_capture(*pool, capture.id, /*paused=*/true) : 0;
   if (paused != 0) {
     if (Status begun = pool->begin_capture(paused, /*watches=*/true); !begun) {
       return std::move(begun).error();
