@@ -35,10 +35,10 @@ bool is_block_of(const Pool& pool, const PlacedBlock& block) {
   return has_heap && pool.pages().listing()->has_addresses({block.run, block.run_bytes});
 }
 
-Status free_placed(Pool& pool, EagerWork& eager_work, const PlacedBlock& block) {
+Status free_placed(Pool& pool, GraphOrder& graphs, const PlacedBlock& block) {
   StreamHeap* const heap = pool.heap_with(block.address);
   if (heap == nullptr) return {};
-  eager_work.note_free(*heap, block.address);
+  graphs.note_free(*heap, block.address);
   if (Result<bool> done = heap->deallocate(block.address); !done) return std::move(done).error();
   (void)heap->give_back_cached();
   return {};
@@ -90,7 +90,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     if (StreamHeap* const heap = heap_with(block.address)) {
       if (const LiveBlock its = heap->live(block.address)) each.users = its.users();
     }
-    status = free_placed(*this, eager_work_, block);
+    status = free_placed(*this, graphs_, block);
     if (!status) break;
     each.deferred = shared_.waiting.forget(block.address, id());
     freed.push_back(std::move(each));
@@ -111,7 +111,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     return {};
   }
   // As it was: what was free then is free now, and nobody else has been here.
-  for (const PlacedBlock& block : made) (void)free_placed(*this, eager_work_, block);
+  for (const PlacedBlock& block : made) (void)free_placed(*this, graphs_, block);
   // Its stream now waits for what has used it; who uses it on is told again.
   for (const auto& [block, users, deferred] : freed) {
     (void)place(*this, block);
