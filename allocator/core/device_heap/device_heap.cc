@@ -184,7 +184,7 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   const Result<bool> captured = stream->may_end ? false : entrance.is_captured(*stream);
   if (!captured) return captured.error();
   if (!*captured && !waiting.has_captured_use(block)) return false;
-  waiting.add(WaitingFrees::Reason::captures, heap, block, bindings.last());
+  waiting.add(heap, block, bindings.last());
   return true;
 }
 

@@ -114,13 +114,13 @@ Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user,
 Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
   const MutexLock lock(mutex_);
   note_touched();
-  if (shared_.waiting.contains(block, id())) return false;
+  if (deferred_.contains(block.value)) return false;
   if (capture_) {
     std::optional<std::uint32_t> epoch;
     if (const LiveBlock live = heap.live(block)) epoch = live.epoch();
     if (!epoch) return false;
     if (*epoch != capture_->epoch || eager_uses_.contains(block.value)) {
-      shared_.waiting.add(WaitingFrees::Reason::own_capture, heap, block);
+      deferred_.emplace(block.value, &heap);
       return true;
     }
   } else {
@@ -222,16 +222,16 @@ void CapturePool::end_capture_locked() {
 // What can't be freed, as a fence that record_stream asked for could not be taken, stays for the
 // next time.
 void CapturePool::free_deferred_locked() {
-  for (const auto& [block, heap] : shared_.waiting.take(id())) {
-    graphs_.note_free(*heap, block);
-    if (heap->deallocate(block, StreamHeap::Gone::behind_all)) continue;
-    shared_.waiting.add(WaitingFrees::Reason::own_capture, *heap, block);
-  }
+  std::erase_if(deferred_, [&](const auto& each) {
+    const auto& [block, heap] = each;
+    graphs_.note_free(*heap, Address{block});
+    return heap->deallocate(Address{block}, StreamHeap::Gone::behind_all).ok();
+  });
 }
 
 void CapturePool::free_deferred() {
   const MutexLock lock(mutex_);
-  if (capture_ || shared_.waiting.count(id()) == 0) return;
+  if (capture_ || deferred_.empty()) return;
   note_touched();
   free_deferred_locked();
   if (closed_) (void)give_back_pages_locked();
@@ -416,7 +416,7 @@ GraphPoolStatistics CapturePool::statistics() const {
   all.peak_reserved_bytes = totals.peak_total;
   all.kept_bytes = pages().listing()->kept();
   all.graphs = graphs_.count();
-  all.deferred = shared_.waiting.count(id());
+  all.deferred = deferred_.size();
   return all;
 }
 
@@ -429,8 +429,8 @@ std::vector<std::string> CapturePool::validate_captures() const {
   const MutexLock lock(mutex_);
   std::vector<std::string> broken;
   const std::string name = "graph pool " + std::to_string(id()) + ": ";
-  for (const auto& [block, heap] : shared_.waiting.blocks(id())) {
-    if (!heap->live(block)) broken.push_back(name + "a deferred block is not live");
+  for (const auto& [block, heap] : deferred_) {
+    if (!heap->live(Address{block})) broken.push_back(name + "a deferred block is not live");
   }
   for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
     if (member.epoch == kEager || (capture_ && member.epoch == capture_->epoch)) return;

@@ -25,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -178,6 +179,10 @@ class CapturePool final : private OnPoolEvents,
   bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;
   // Blocks that eager streams were said to use while the capture goes on.
   std::unordered_set<std::uint64_t> eager_uses_ WEIR_GUARDED_BY(mutex_);
+  // Blocks that were freed while a capture goes on, and that eager work may use, by address. They
+  // go back when it has ended.
+  using Deferred = std::unordered_map<std::uint64_t, StreamHeap*>;
+  Deferred deferred_ WEIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

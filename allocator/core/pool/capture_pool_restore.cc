@@ -92,7 +92,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     }
     status = free_placed(*this, graphs_, block);
     if (!status) break;
-    each.deferred = shared_.waiting.forget(block.address, id());
+    each.deferred = deferred_.erase(block.address.value) > 0;
     freed.push_back(std::move(each));
   }
   for (const PlacedBlock& block : wanted) {
@@ -107,7 +107,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     }
   }
   if (status) {
-    for (const PlacedBlock& block : wanted) shared_.waiting.forget(block.address, id());
+    for (const PlacedBlock& block : wanted) deferred_.erase(block.address.value);
     return {};
   }
   // As it was: what was free then is free now, and nobody else has been here.
@@ -117,7 +117,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     (void)place(*this, block);
     StreamHeap* const heap = heap_with(block.address);
     if (heap == nullptr) continue;
-    if (deferred) shared_.waiting.add(WaitingFrees::Reason::own_capture, *heap, block.address);
+    if (deferred) deferred_.emplace(block.address.value, heap);
     const LiveBlock again = heap->live(block.address, &timelines());
     if (!again) continue;
     for (const TimelineId user : users) again.add_user(user);
