@@ -122,13 +122,8 @@ Status Entrance::retire(Stream stream) {
 Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
                                      PoolBindings::Kind kind, std::optional<Stream> origin) {
   registry_.hold_fast_paths();
-  // Also where the filter throws.
-  struct LetGo {
-    HeapRegistry* registry;
-    ~LetGo() {
-      if (registry != nullptr) registry->let_go_of_fast_paths();
-    }
-  } let_go{&registry_};
+  const auto let_go = [](HeapRegistry* registry) { registry->let_go_of_fast_paths(); };
+  std::unique_ptr<HeapRegistry, decltype(let_go)> held(&registry_, let_go);  // if the filter throws
   Result<std::uint64_t> id = [&]() -> Result<std::uint64_t> {
     if (kind != PoolBindings::Kind::eager) {
       return bind_capture(std::move(pool), std::move(takes), kind, origin);
@@ -144,7 +139,7 @@ Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBind
     bindings_.open(eager, std::move(pool), std::move(takes), kind, {});
     return eager;
   }();
-  if (id) let_go.registry = nullptr;
+  if (id) (void)held.release();
   return id;
 }
 

@@ -226,10 +226,7 @@ std::vector<std::string> DeviceHeap::validate() const {
   impl_->registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     std::unordered_map<std::uint64_t, std::vector<Range>> runs;  // by Pool::id()
     for (const auto& heap : heaps) {
-      std::vector<Range>& of_pool = runs[heap->pool()];
-      const std::size_t before = of_pool.size();
-      add(heap->validate(of_pool));
-      add(impl_->registry.validate(*heap, std::span(of_pool).subspan(before)));
+      add(heap->validate(runs[heap->pool()]));
     }
     for (const Pool* const pool : all) add(pool->validate(runs[pool->id()]));
     with_pages(pools, [&](const PageListing::Totals& totals, const std::vector<PageInfo>& pages) {

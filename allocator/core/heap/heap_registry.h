@@ -19,7 +19,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -69,9 +68,6 @@ class HeapRegistry {
     function(Heaps(heaps_));
     for (StreamHeap* const heap : in_order) heap->mutex().unlock();
   }
-
-  // At one moment. Is the heap found by the addresses of its `runs`?
-  std::vector<std::string> validate(const StreamHeap& heap, std::span<const Range> runs) const;
 
  private:
   std::vector<StreamHeap*>& spare(MemoryKind memory) {
