@@ -63,24 +63,38 @@ std::size_t StitchPlan::mappings(const HomePages& pages) const {
 
 StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const HomePages& pages,
                        Bytes granularity) {
-  StitchPlan plan;
-  // One that has it all alone was passed over for another reason; here it will do: the smallest,
-  // and of equals the lowest.
-  const Range* alone = nullptr;
-  for (const Range& free : stretches) {
-    if (free.size < size) continue;
-    const bool is_less = alone == nullptr || free.size < alone->size ||
-                         (free.size == alone->size && free.begin < alone->begin);
-    if (is_less) alone = &free;
-  }
-  if (alone != nullptr) {
-    plan.front.push_back({alone->begin, size});
-    return plan;
-  }
-
   std::vector<Stretch> all;
   all.reserve(stretches.size());
   for (const Range range : stretches) all.push_back(stretch_of(range, pages));
+
+  StitchPlan plan;
+  // One that has it all alone was passed over for another reason; here it will do: the smallest,
+  // and of equals the lowest.
+  const auto smallest = [&](auto&& range_of) {
+    std::optional<Range> least;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Range range = range_of(i);
+      if (range.size < size) continue;
+      if (!least || std::pair(range.size, range.begin) < std::pair(least->size, least->begin)) {
+        least = range;
+      }
+    }
+    return least;
+  };
+  if (const auto head = smallest([&](std::size_t i) { return all[i].head; })) {
+    plan.head = Range{head->begin, size};
+    return plan;
+  }
+  if (const auto tail = smallest([&](std::size_t i) { return all[i].tail; })) {
+    plan.front.push_back({tail->end() - size, size});
+    return plan;
+  }
+  // Neither its end nor its start alone does, since pages in use begin and end within it.
+  if (const auto free = smallest([&](std::size_t i) { return stretches[i]; })) {
+    plan.front.push_back({free->begin, size});
+    return plan;
+  }
+
   Parts tails = parts(all, &Stretch::tail), heads = parts(all, &Stretch::head);
   sort_rising(tails);
   sort_rising(heads);
