@@ -58,10 +58,10 @@ Result<TagSleep::ToSleep> TagSleep::pools_of(const std::vector<std::string>& tag
   return found;
 }
 
-SleepContents TagSleep::contents_of(const std::string& tag) const {
+TagSleep::Tag TagSleep::tag_of(const std::string& name) const {
   const std::lock_guard lock(tags_mutex_);
-  const auto known = tags_.find(tag);
-  return known == tags_.end() ? SleepContents::backup : known->second.contents;
+  const auto known = tags_.find(name);
+  return known == tags_.end() ? Tag{} : known->second;
 }
 
 // A block that was allocated since may hold other bytes at the place of an earlier one.
@@ -69,9 +69,7 @@ Sleeper::Version TagSleep::version_of(const Pool& pool) const {
   std::uint64_t allocated = 0;
   pool.for_each_heap(
       [&](const StreamHeap& heap) { allocated += heap.statistics().live_blocks.total; });
-  const std::lock_guard lock(tags_mutex_);
-  const auto known = tags_.find(pool.tag());
-  return {known == tags_.end() ? 0 : known->second.changed, allocated};
+  return {tag_of(pool.tag()).changed, allocated};
 }
 
 std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pages) const {
@@ -130,7 +128,7 @@ Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
   std::vector<HeldMemory> held;
   for (const std::shared_ptr<Pool>& pool : pools) {
     Sleeper::Job job{.pool = pool,
-                     .contents = options.contents.value_or(contents_of(pool->tag())),
+                     .contents = options.contents.value_or(tag_of(pool->tag()).contents),
                      .kept_whole = options.graph_scratch,
                      .stay = {},
                      .version = {}};
@@ -293,7 +291,7 @@ Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
 
 TagInfo TagSleep::info_of(const std::shared_ptr<Pool>& pool) const {
   const PageHeap& pages = pool->pages();
-  TagInfo info{.tag = pool->tag(), .contents = contents_of(pool->tag())};
+  TagInfo info{.tag = pool->tag(), .contents = tag_of(pool->tag()).contents};
   info.device = pages.listing()->totals().total;
   info.asleep = pool->pages().sleep()->absent_bytes();
   info.host = sleeper_.copied_bytes(pool);
@@ -314,13 +312,12 @@ std::vector<TagInfo> TagSleep::tags() {
     // What holds nothing is in no state.
     if (!is_empty) of_tag.push_back(std::move(info));
   }
-  {
-    const std::lock_guard names(tags_mutex_);
-    for (const auto& [name, tag] : tags_) (void)parts[name];
-  }
+  std::unique_lock names(tags_mutex_);
+  for (const auto& [name, tag] : tags_) (void)parts[name];
+  names.unlock();
   std::vector<TagInfo> all;
   for (const auto& [tag, of_tag] : parts) {
-    TagInfo info{.tag = tag, .state = state_of(of_tag), .contents = contents_of(tag)};
+    TagInfo info{.tag = tag, .state = state_of(of_tag), .contents = tag_of(tag).contents};
     for (const TagInfo& part : of_tag) {
       info.device += part.device;
       info.asleep += part.asleep;

@@ -47,6 +47,10 @@ class TagSleep {
 
  private:
   using ToSleep = std::vector<std::shared_ptr<Pool>>;
+  struct Tag {
+    SleepContents contents = SleepContents::backup;
+    std::uint64_t changed = 0;  // how often it was declared so
+  };
 
   // The pools of these tags, in their order; none: of all. Errors: invalid_argument (there is no
   // such tag).
@@ -64,7 +68,7 @@ class TagSleep {
   bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);
   Error no_room_to_wake(const Error& error, Pool& pool) const;
   Result<std::vector<HostPart>> copies_of(Range range, const char* call) const;
-  SleepContents contents_of(const std::string& tag) const;
+  Tag tag_of(const std::string& name) const;
   Sleeper::Version version_of(const Pool& pool) const;
   TagInfo info_of(const std::shared_ptr<Pool>& pool) const;
 
@@ -78,10 +82,6 @@ class TagSleep {
   Sleeper sleeper_{device_, pools_.own().timelines()};  // guarded by either
   // How often a sleep began or ended: odd while one goes on.
   std::atomic<std::uint64_t> sleeps_{0};
-  struct Tag {
-    SleepContents contents = SleepContents::backup;
-    std::uint64_t changed = 0;  // how often it was declared so
-  };
   struct Hold {
     const void* block = nullptr;
     std::string holder;
