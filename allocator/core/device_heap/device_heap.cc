@@ -222,7 +222,7 @@ std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->pools.find(Address::of(pointer));
 }
 bool DeviceHeap::owns(const void* pointer) const {
-  return impl_->registry.has_region_around(Address::of(pointer));
+  return impl_->registry.index().contains(Address::of(pointer));
 }
 std::vector<PagePart> DeviceHeap::parts(const void* block) const {
   const std::optional<Pools::Placed> found = impl_->pools.find_placed(Address::of(block));
