@@ -76,7 +76,7 @@ Result<bool> PageSleep::renew_memory(PageId id) {
   if (found == heap_.tables.pages.all().end()) return false;
   Page& page = found->second;
   if (may_forget(page)) {
-    if (Status status = idle_.forget(page); !status) return std::move(status).error();
+    if (Status status = supply_.forget(page); !status) return std::move(status).error();
     return false;
   }
   if (page.sleeps()) {
