@@ -222,11 +222,11 @@ void CapturePool::end_capture_locked() {
 // What can't be freed, as a fence that record_stream asked for could not be taken, stays for the
 // next time.
 void CapturePool::free_deferred_locked() {
-  std::erase_if(deferred_, [&](const auto& each) {
-    const auto& [block, heap] = each;
+  for (const auto& [block, heap] : std::exchange(deferred_, {})) {
     graphs_.note_free(*heap, Address{block});
-    return heap->deallocate(Address{block}, StreamHeap::Gone::behind_all).ok();
-  });
+    if (heap->deallocate(Address{block}, StreamHeap::Gone::behind_all)) continue;
+    deferred_.emplace(block, heap);
+  }
 }
 
 void CapturePool::free_deferred() {
