@@ -325,7 +325,10 @@ void Allocator::set_limit(Bytes limit, int device) {
 
 Statistics Allocator::statistics(int device) const {
   DeviceSlot* const slot = impl_->open_slot(device);
-  return slot != nullptr ? slot->heap().statistics() : Statistics{};
+  if (slot == nullptr) return {};
+  Statistics statistics = slot->heap().statistics();
+  statistics.driver_calls = slot->calls().made();
+  return statistics;
 }
 
 HeapSnapshot Allocator::snapshot(int device) const {

@@ -193,6 +193,19 @@ weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
   });
 }
 
+weir_status_t weir_driver_calls(weir_allocator_t* allocator, int32_t device,
+                                weir_driver_call_t* calls, size_t size, size_t* needed) {
+  if (calls == nullptr && size > 0) return fail(WEIR_INVALID_ARGUMENT, "calls is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    const std::vector<weir::DeviceCallCount> made = weir.statistics(device).driver_calls;
+    if (needed != nullptr) *needed = made.size();
+    for (std::size_t i = 0; i < std::min(size, made.size()); ++i) {
+      const auto& [call, count, time] = made[i];
+      calls[i] = {call.data(), count, static_cast<std::uint64_t>(time.count)};
+    }
+  });
+}
+
 weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken) {
   return guarded_on(allocator, [&](weir::Allocator& weir) {
     const std::vector<std::string> invariants = weir.validate();

@@ -153,6 +153,10 @@ bool assign_snapshot_on_oom(Config& config, std::string_view value) {
   return true;
 }
 
+bool assign_time_driver(Config& config, std::string_view value) {
+  return assign_switch(config.time_driver, value);
+}
+
 bool assign_validate(Config& config, std::string_view value) {
   return assign_switch(config.validate, value);
 }
@@ -223,6 +227,9 @@ constexpr std::array kSettings = {
             "Where to write a snapshot each time that memory ran out, with a number "
             "(`oom-1.json`); the first 16 times.",
             assign_snapshot_on_oom},
+    Setting{"WEIR_TIME_DRIVER", "`0` or `1`", "0",
+            "Whether calls to the driver are timed. They are counted always (statistics.md).",
+            assign_time_driver},
     Setting{"WEIR_VALIDATE", "`0` or `1`", "0",
             "Check the whole heap after every call, and abort with the latest events when an "
             "invariant is broken. Slow: for finding errors in Weir itself.",

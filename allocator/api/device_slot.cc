@@ -48,6 +48,7 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
                                                      Device& device) {
   std::unique_ptr<DeviceSlot> slot(new DeviceSlot);
   slot->device_ = &device;
+  slot->calls_.emplace(device, config.time_driver);
   slot->validates_ = config.validate;
   slot->listen(config);
   if (Status status = slot->make_heap(config); !status.ok()) return std::move(status).error();
@@ -81,7 +82,7 @@ Status DeviceSlot::make_heap(const Config& config) {
     if (!memory.ok()) return memory.error();
     options.limit = config.limit.on_device_with(memory->total);
   }
-  heap_ = std::make_unique<DeviceHeap>(*device_, options, sinks_.empty() ? nullptr : &sinks_);
+  heap_ = std::make_unique<DeviceHeap>(*calls_, options, sinks_.empty() ? nullptr : &sinks_);
   return {};
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,7 @@
 #include "weir/device.h"
 #include "weir/device_heap.h"
 #include "weir/graph_pool.h"
+#include "weir/metered_device.h"
 #include "weir/result.h"
 
 namespace weir {
@@ -29,6 +31,8 @@ class DeviceSlot {
 
   Device& device() { return *device_; }
   DeviceHeap& heap() { return *heap_; }
+  // What the heap calls: the device, metered.
+  const MeteredDevice& calls() const { return *calls_; }
   Recordings& recordings() { return *recordings_; }
   // Opened for the first that asks.
   GraphPool& plain_pool();
@@ -47,6 +51,7 @@ class DeviceSlot {
   // In order of need: the heap goes first, and what it uses after it.
   std::unique_ptr<Device> owned_;
   Device* device_ = nullptr;
+  std::optional<MeteredDevice> calls_;  // of device_
   FanOutSink sinks_;
   StorySink* story_ = nullptr;  // in sinks_; null: not kept
   std::unique_ptr<DeviceHeap> heap_;

@@ -5,8 +5,17 @@
 
 namespace weir {
 
-MeteredDevice::MeteredDevice(Device& inner)
-    : InterposedDevice(inner), sim_(dynamic_cast<SimDevice*>(&inner)) {}
+MeteredDevice::MeteredDevice(Device& inner, bool timed)
+    : InterposedDevice(inner), timed_(timed), sim_(dynamic_cast<SimDevice*>(&inner)) {}
+
+std::vector<DeviceCallCount> MeteredDevice::made() const {
+  std::vector<DeviceCallCount> made;
+  for (int i = 0; i < kDeviceCalls; ++i) {
+    const auto call = static_cast<DeviceCall>(i);
+    if (calls(call) > 0) made.push_back({name_of(call), calls(call), time_in(call)});
+  }
+  return made;
+}
 
 std::uint64_t MeteredDevice::calls(DeviceCall call) const {
   return meter(call).calls.load(std::memory_order_relaxed);
@@ -41,7 +50,7 @@ bool MeteredDevice::finished(EventHandle event) {
 }
 
 Status MeteredDevice::synchronize(EventHandle event) {
-  const bool must_wait = !finished(event);
+  const bool must_wait = timed_ && !finished(event);
   Status done = InterposedDevice::synchronize(event);
   if (must_wait && done.ok()) host_waits_.fetch_add(1, std::memory_order_relaxed);
   return done;
@@ -49,7 +58,7 @@ Status MeteredDevice::synchronize(EventHandle event) {
 
 Status MeteredDevice::synchronize_context() {
   Status done = InterposedDevice::synchronize_context();
-  if (done.ok()) host_waits_.fetch_add(1, std::memory_order_relaxed);
+  if (timed_ && done.ok()) host_waits_.fetch_add(1, std::memory_order_relaxed);
   return done;
 }
 

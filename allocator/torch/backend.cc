@@ -90,10 +90,10 @@ Backend::Owned Backend::owner(const void* pointer, const char* call) {
 }
 
 c10::DataPtr Backend::allocate(std::size_t bytes) {
-  const c10::DeviceIndex device = current_device();
+  const c10::DeviceIndex device = its_device();
   void* block = nullptr;
   if (bytes != 0) {
-    block = raw_alloc(bytes);
+    block = allocate_on(device, bytes);
     if (const auto* trace = c10::impl::GPUTrace::get_trace()) {
       (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
     }
@@ -133,8 +133,10 @@ void Backend::resetPeakStats(c10::DeviceIndex device) {
 }
 
 void* Backend::raw_alloc(std::size_t bytes) {
-  if (bytes == 0) return nullptr;
-  const c10::DeviceIndex device = its_device();
+  return bytes == 0 ? nullptr : allocate_on(its_device(), bytes);
+}
+
+void* Backend::allocate_on(c10::DeviceIndex device, std::size_t bytes) {
   DeviceMemory& mine = memory(device);
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
   if (const Stream* const known = mine.streams().known(stream)) [[likely]]

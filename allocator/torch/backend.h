@@ -141,6 +141,7 @@ class Backend final : public CUDAAllocator {
     return devices_.load(std::memory_order_relaxed) == 1 ? c10::DeviceIndex{0} : current_device();
   }
   static c10::DeviceIndex current_device();
+  void* allocate_on(c10::DeviceIndex device, std::size_t bytes);
   // As opened(), of a number that a program gave.
   DeviceMemory* looked_at(c10::DeviceIndex device) const;
   DeviceMemory& open(int device);

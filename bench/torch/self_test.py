@@ -56,6 +56,11 @@ sys.exit(worker.fork_for_each(take))
 """
 
 
+def count_ready(log):
+    with open(log) as file:
+        return sum(line.startswith("ready") for line in file)
+
+
 def pretended(folder):
     """({check: (found, expected)}) of turns with real processes."""
     log, script = os.path.join(folder, "log"), os.path.join(folder, "pretends.py")
@@ -76,6 +81,9 @@ def pretended(folder):
             slow = run_all([Turn("hang", "weir", "small")], templates)
         killed = run_all([Turn("killed", "weir", "small")], templates)
         again = run_all([Turn("one", "weir", "small", go=go)], templates)
+        before = count_ready(log)
+        run_all([Turn("one", "weir", "small", go=go, label={"round": number}) for number in range(3)], templates)
+        of_rounds = count_ready(log) - before
         with mock.patch.object(turns, "GRACE", 0.2):
             half = run_all([Turn("half", "weir", "small", world=2, go=go)], templates)
     return {
@@ -96,6 +104,7 @@ def pretended(folder):
                                                               "ready weir 0", "ready weir 1"]),
         "a template that was killed": (killed[0]["error"].startswith("ended with -9 and no result"), True),
         "another takes its place": (again[0]["steps"], 3),
+        "each round after the first has a template of its own": (of_rounds, 2),
         "hangs": (slow[0]["error"].startswith("ended with stopped and no result"), True),
         "a rank waits for one that failed": (["error" in row for row in half], [True, True]),
         "limit": (found, {"cap": 70, "failed": 69}),
@@ -174,7 +183,7 @@ def figures():
         "fewer losses": (report.same_losses({"losses": [[[1.0]]]}, {"losses": [[[1.0, 2.0]]]}), 1),
         "JSON keeps every bit": (json.loads(json.dumps(0.1 + 0.2)), 0.1 + 0.2),
         "steps": ((steps_of("gnn", "full"), steps_of("gnn", "small")), (80, 6)),
-        "a GPU a process": (sorted(name for name, entry in WORKLOADS.items() if entry.world > 1),
+        "a GPU a process": (sorted(name for name, entry in WORKLOADS.items() if entry.distributed),
                             ["ddp", "ddp_large", "fsdp2", "fsdp2_large"]),
     }
 
@@ -243,7 +252,7 @@ def whole(folder, main):
         "exits": ([one[0] for one in (fine, fails, equal, other)], [0, 1, 0, 1]),
         "rounds begin with another": (order, ["native", "expandable", "async", "weir",
                                               "expandable", "async", "weir", "native"]),
-        "one GPU": ("left out, for want of two GPUs: ddp" in fine[1], True),
+        "one GPU": ("left out, for want of GPUs: ddp" in fine[1], True),
         "limits in JSON": (sorted(fine[2]["limits"]["gnn"]), sorted(turns.ALLOCATORS)),
         "every sample": ([len(row["losses"]) for row in fine[2]["samples"]], [4] * 8),
         "Weir failed": ("FAILED serve, Weir, rank 0: ended with 1 and no result: no" in fails[1], True),

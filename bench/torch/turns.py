@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns on the GPU, one after the other, each in a process of its own that is forked when its turn comes.
 
-For each allocator, and each rank, there is a *template*: a process with that allocator's environment which has imported
-PyTorch and the workloads and has not started CUDA. None runs before all of them are ready, so that no import
-disturbs a measurement. A template gets a line of JSON on its stdin, forks, and waits: the child runs the
+For each allocator, and each rank, there is a *template* in each round: a process with that allocator's environment which
+has imported PyTorch and the workloads and has not started CUDA. None runs before all of them are ready, so that no import
+disturbs a measurement. Rounds share no process: what is a process's luck (where its code lies) would be every round's. A template gets a line of JSON on its stdin, forks, and waits: the child runs the
 turn and prints a line of JSON, its result; once it has ended the template prints {"ended": exit status}.
 The next turn begins after that, so that the GPU's memory is all there. No lock of the GPU is needed, and
 the order is the caller's.
 """
+import itertools
 import json
 import os
 import pathlib
@@ -133,6 +134,9 @@ class Templates:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
         for one in self.running.values():
             one.close()
         self.running.clear()
@@ -179,8 +183,8 @@ class Turn:
         several = templates.of(self)
         with tempfile.TemporaryDirectory() as folder:
             for one in several:
-                one.go({**self.go, "workload": self.workload, "scale": self.scale, "device": self.device or "cuda",
-                        "store": os.path.join(folder, "store")})
+                one.go({**self.go, "workload": self.workload, "scale": self.scale, "world": self.world,
+                        "device": self.device or "cuda", "store": os.path.join(folder, "store")})
             replies = self.replies(several)
         rows = [self.row(rank, one, *replies[one]) for rank, one in enumerate(several)]
         templates.ended(self)
@@ -222,10 +226,14 @@ class Turn:
 
 def run_all(turns, templates, each=lambda turn, rows: None):
     """All rows. `each` is called after a turn."""
-    templates.start(turns)
     all_rows = []
-    for turn in turns:
-        rows = turn.run(templates)
-        each(turn, rows)
-        all_rows += rows
+    rounds = itertools.groupby(turns, lambda turn: turn.label.get("round"))
+    for number, of_round in enumerate(list(of_one) for _, of_one in rounds):
+        if number > 0:
+            templates.close()
+        templates.start(of_round)
+        for turn in of_round:
+            rows = turn.run(templates)
+            each(turn, rows)
+            all_rows += rows
     return all_rows

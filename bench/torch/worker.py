@@ -121,17 +121,30 @@ def memory_figures(torch):
     return figures
 
 
+def driver_calls():
+    """Those that Weir has made: {kind: {"calls", "nanoseconds"}}."""
+    weir = sys.modules.get("weir")
+    return weir.stats()["driver_calls"] if weir is not None and weir.enabled() else {}
+
+
+def a_step(before, after, steps):
+    """Each kind's calls and nanoseconds of a step."""
+    return {kind: {name: (number - before.get(kind, {}).get(name, 0)) / steps
+                   for name, number in of.items()} for kind, of in after.items()}
+
+
 def timed_steps(torch, workload, steps, device):
     """All steps; the first fifth is not timed. Losses, milliseconds of each step, and of all;
     and how far ahead of the GPU the host was."""
     cuda = device.type == "cuda"
     losses = torch.zeros(steps, device=device)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if cuda else []
-    untimed, begin, queued = steps // 5, 0.0, []
+    untimed, begin, queued, before = steps // 5, 0.0, [], {}
     for i in range(steps):
         if i == untimed:
             if cuda:
                 torch.cuda.synchronize()
+                before = driver_calls()
             begin = time.perf_counter()
         if cuda:
             marks[i].record()
@@ -142,7 +155,8 @@ def timed_steps(torch, workload, steps, device):
         torch.cuda.synchronize()
     wall = (time.perf_counter() - begin) * 1e3 / (steps - untimed)
     each = [one.elapsed_time(other) for one, other in zip(marks, marks[1:])]
-    return {"losses": losses.tolist(), "wall_ms": wall, "event_ms": each, "untimed": untimed,
+    calls = a_step(before, driver_calls() if cuda else {}, steps - untimed)
+    return {"losses": losses.tolist(), "driver_calls": calls, "wall_ms": wall, "event_ms": each, "untimed": untimed,
             "median_ms": statistics.median(each[untimed:]) if each else wall,
             "ahead_ms": ahead_ms(each[untimed:], [one - begin for one in queued[untimed:]])}
 
@@ -233,7 +247,7 @@ def take_turn(allocator, rank, turn, say):
 
     entry = WORKLOADS[turn["workload"]]
     names = {"allocator": allocator, "rank": rank, "scale": turn["scale"], "store": turn["store"],
-             "world": entry.world, "place": entry.place}
+             "world": turn["world"], "place": entry.place}
     try:
         say(one_turn(names, turn))
     except Exception as error:  # whatever it was: a row of the table
@@ -241,7 +255,7 @@ def take_turn(allocator, rank, turn, say):
         kind = type(error).__name__
         say({"error": f"{kind}: {str(error).strip()[:600]}",
              "out_of_memory": any(one in f"{kind} {error}" for one in OUT_OF_MEMORY)})
-        if entry.world > 1:
+        if turn["world"] > 1:
             os._exit(1)  # the process group might wait for the other ranks
         return 1
     return 0

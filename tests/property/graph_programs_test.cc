@@ -30,19 +30,23 @@ class GraphProgram {
  public:
   // `fences`: does it fence what streams use that a block was not allocated for?
   // `sleeps`: does all memory sleep now and then, between captures and launches?
-  // `limit`: of the pool.
   GraphProgram(std::uint64_t seed, bool fences, const HeapOptions& options = {},
-               bool sleeps = false, Bytes limit = {})
-      : random_(seed), fences_(fences), sleeps_(sleeps), limit_(limit), heap_(device_, options) {}
+               bool sleeps = false, const GraphPoolOptions& of_pool = {})
+      : random_(seed),
+        fences_(fences),
+        sleeps_(sleeps),
+        of_pool_(of_pool),
+        heap_(device_, options) {}
 
   void run() {
-    auto owned = std::make_unique<GraphPool>(heap_, GraphPoolOptions{.limit = limit_});
+    auto owned = std::make_unique<GraphPool>(heap_, of_pool_);
     GraphPool& pool = *owned;
     pool_ = owned.get();
     std::vector<Graph> graphs;
     for (int round = 0; round < 3; ++round) {
       if (limit_ > 0_B) leave_idle_pages();
       if (chance(2)) warm_up(pool);
+      if (chance(4)) lower_limit();
       if (sleeps_ && chance(2)) sleep(graphs);
       capture(pool, graphs);
       if (sleeps_ && chance(2)) sleep(graphs);
@@ -96,14 +100,41 @@ class GraphProgram {
     ASSERT_TRUE(heap_.deallocate(*block).ok());
   }
 
+  // Below what is held, with work going on: once that is over, the next free leaves nothing idle.
+  void lower_limit() {
+    const Result<void*> block = heap_.allocate(1_MiB, streams_[0]);
+    if (!block) return;
+    heap_.set_limit(1_B);
+    device_.finish();
+    ASSERT_TRUE(heap_.deallocate(*block).ok());
+    const Bytes held = device_.physical_bytes();
+    ASSERT_TRUE(heap_.trim().ok());
+    EXPECT_EQ(device_.physical_bytes(), held) << "idle memory stayed beyond the limit";
+    heap_.set_limit(0_B);
+  }
+
   void warm_up(GraphPool& pool) {
     Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });
     ASSERT_TRUE(binding.ok()) << binding.error().message();
     forked_ = 3;
     for (std::size_t i = 1; i < streams_.size(); ++i) order(0, i);
     steps();
+    if (!has_few_mappings() && limit_ == 0_B && chance(4)) go_back();
     // A graph may not use what a warm-up allocated and the program frees while the graph lives.
     drop_all();
+  }
+
+  // To blocks that are freed, and whose memory was others' since, but did not go: it is free.
+  void go_back() {
+    const std::vector<PlacedBlock> state = pool_->blocks();
+    drop_all();
+    steps();
+    drop_all();
+    const Status restored = pool_->restore(state);
+    ASSERT_TRUE(restored.ok()) << restored.error().message();
+    for (const PlacedBlock& block : state) {
+      ASSERT_TRUE(heap_.deallocate(block.address.pointer()).ok());
+    }
   }
 
   void capture(GraphPool& pool, std::vector<Graph>& graphs) {
@@ -216,11 +247,16 @@ class GraphProgram {
     constexpr std::array<std::uint64_t, 5> kSizes{700, 40'000, 900'000, 3'000'000, 9'000'000};
     const Bytes bytes{kSizes[below(kSizes.size())]};
     const std::size_t stream = below(forked_);
-    const Result<void*> block = heap_.allocate(bytes, streams_[stream]);
+    const bool grows = !chance(8);
+    const Bytes held = pool_->statistics().reserved_bytes;
+    const Result<void*> block =
+        grows ? heap_.allocate(bytes, streams_[stream]) : pool_->take_free(bytes, streams_[stream]);
+    const Bytes holds = pool_->statistics().reserved_bytes;
+    EXPECT_TRUE(grows || holds <= held) << "take_free let the pool grow";
     if (limit_ > 0_B) {
-      EXPECT_LE(pool_->statistics().reserved_bytes, limit_);
+      EXPECT_LE(holds, limit_);
     }
-    if (!block && (has_few_mappings() || limit_ > 0_B)) {
+    if (!block && (has_few_mappings() || limit_ > 0_B || !grows)) {
       ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory) << block.error().message();
       return;
     }
@@ -291,7 +327,8 @@ class GraphProgram {
 
   std::mt19937_64 random_;
   const bool fences_, sleeps_;
-  const Bytes limit_;
+  const GraphPoolOptions of_pool_;
+  const Bytes limit_ = of_pool_.limit;
   GraphPool* pool_ = nullptr;
   SimDevice device_{{.track_contents = true}};
   const std::array<Stream, 3> streams_{device_.new_stream(), device_.new_stream(),
@@ -324,9 +361,11 @@ TEST(GraphPrograms, HaveTheEdgesThatTheyNeed) {
 }
 
 TEST(GraphPrograms, HaveTheEdgesThatTheyNeedInPlainMemory) {
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    GraphProgram program(seed, true, {.memory = MemoryKind::plain});
+    const MemoryKind of_heap = seed % 2 == 0 ? MemoryKind::plain : MemoryKind::pages;
+    GraphProgram program(seed, true, {.memory = of_heap}, /*sleeps=*/false,
+                         {.memory = MemoryKind::plain});
     program.run();
     EXPECT_EQ(program.races(), 0u);
     EXPECT_EQ(program.wrong_reads(), 0u);
@@ -349,7 +388,7 @@ TEST(GraphPrograms, HaveTheEdgesThatTheyNeedWhereMappingsAreFew) {
 TEST(GraphPrograms, KeepToTheLimitsOfTheirPools) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    GraphProgram program(seed, true, {}, /*sleeps=*/false, 2_MiB * (5 + seed % 20));
+    GraphProgram program(seed, true, {}, /*sleeps=*/false, {.limit = 2_MiB * (5 + seed % 20)});
     program.run();
     EXPECT_EQ(program.races(), 0u);
     EXPECT_EQ(program.wrong_reads(), 0u);

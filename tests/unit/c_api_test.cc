@@ -4,6 +4,9 @@
 
 #include <array>
 #include <cstddef>
+#include <iterator>
+#include <map>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -137,6 +140,40 @@ TEST_F(CApi, AnOlderProgramsSmallerStatisticsAreNotOverrun) {
   EXPECT_EQ(older.statistics.live_bytes, 77u);
   older.statistics.size = 0;
   EXPECT_EQ(weir_statistics(allocator_, 0, &older.statistics), WEIR_INVALID_ARGUMENT);
+}
+
+TEST_F(CApi, DriverCallsAreCountedByKindAndTimedIfAsked) {
+  for (const bool timed : {false, true}) {
+    const weir_setting_t settings[] = {{"WEIR_DEVICE", "sim"},
+                                       {"WEIR_TIME_DRIVER", timed ? "1" : "0"}};
+    weir_options_t options = sim_options();
+    options.settings = settings;
+    options.settings_count = std::size(settings);
+    weir_allocator_t* allocator = nullptr;
+    ASSERT_EQ(weir_create(&options, &allocator), WEIR_OK) << weir_last_error();
+    std::size_t needed = 1;
+    ASSERT_EQ(weir_driver_calls(allocator, 0, nullptr, 0, &needed), WEIR_OK);
+    EXPECT_EQ(needed, 0u) << "of a device that was not used";
+    void* block = nullptr;
+    ASSERT_EQ(weir_allocate(allocator, 1 << 20, nullptr, 0, &block), WEIR_OK);
+    std::array<weir_driver_call_t, 64> calls{};
+    ASSERT_EQ(weir_driver_calls(allocator, 0, calls.data(), calls.size(), &needed), WEIR_OK);
+    std::map<std::string, std::uint64_t> made;
+    std::uint64_t nanoseconds = 0;
+    for (const weir_driver_call_t& each : std::span(calls).first(needed)) {
+      made[each.name] = each.calls;
+      nanoseconds += each.nanoseconds;
+    }
+    EXPECT_EQ(made["create"], 1u);
+    EXPECT_EQ(made["map"], 1u);
+    EXPECT_EQ(nanoseconds > 0, timed);
+    weir_driver_call_t first{};
+    ASSERT_EQ(weir_driver_calls(allocator, 0, &first, 1, &needed), WEIR_OK);
+    EXPECT_EQ(std::string(first.name), calls[0].name);
+    EXPECT_GT(needed, 1u);
+    EXPECT_EQ(weir_driver_calls(allocator, 0, nullptr, 1, &needed), WEIR_INVALID_ARGUMENT);
+    weir_destroy(allocator);
+  }
 }
 
 TEST_F(CApi, TheLastErrorIsTheThreadsOwn) {

@@ -177,7 +177,8 @@ TEST(Config, EveryChoiceIsReadByItsName) {
 TEST(Config, SwitchesAndFilesAreRead) {
   for (const auto& [variable, member] :
        {std::pair{"WEIR_CONTEXT_EVENTS", &Config::context_events},
-        std::pair{"WEIR_C10D", &Config::c10d}, std::pair{"WEIR_VALIDATE", &Config::validate}}) {
+        std::pair{"WEIR_C10D", &Config::c10d}, std::pair{"WEIR_TIME_DRIVER", &Config::time_driver},
+        std::pair{"WEIR_VALIDATE", &Config::validate}}) {
     EXPECT_FALSE(with(variable, "0").value().*member) << variable;
     EXPECT_TRUE(with(variable, "1").value().*member) << variable;
     EXPECT_THAT(why_not(variable, "2"), HasSubstr("`0` or `1`"));
@@ -218,7 +219,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 15);
+  EXPECT_EQ(rows, 16);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {

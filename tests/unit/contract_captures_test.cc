@@ -517,7 +517,8 @@ TEST_F(UntoldCaptures, WhatAStreamWaitedForIsNotBehindItsGraph) {
   }
 }
 
-// Begins a capture just before the answer to one of the questions whether its stream is captured.
+// Begins a capture just before the answer to one of the questions whether its stream is captured,
+// or before an event is recorded on it.
 class CapturesMeanwhile final : public ForwardingDevice {
  public:
   CapturesMeanwhile(SimDevice& device, Stream stream) : ForwardingDevice(device), stream_(stream) {}
@@ -529,7 +530,11 @@ class CapturesMeanwhile final : public ForwardingDevice {
     begin_when_asked(stream);
     return ForwardingDevice::capture_status(stream);
   }
-  // Of the questions from now on. 0: none.
+  Status record(EventHandle event, Stream stream) override {
+    begin_when_asked(stream);
+    return ForwardingDevice::record(event, stream);
+  }
+  // Of these calls from now on. 0: none.
   void capture_at(int question) { asked_ = 0, at_ = question; }
   int asked() const { return asked_; }
 
@@ -577,6 +582,29 @@ TEST_F(UntoldCaptures, ACaptureThatBeginsDuringARequestGetsNoMemoryThatItsStream
     for (void* const each : {x, y}) EXPECT_TRUE(heap.deallocate(each).ok());
   }
   EXPECT_GT(questions, 1);
+}
+
+// Where uses are told, who takes the block waits for an event of the user's stream itself.
+TEST_F(UntoldCaptures, ACaptureThatBeginsDuringAFreeStaysWhole) {
+  int calls = 1;
+  for (int at = 0; at <= calls; ++at) {
+    SCOPED_TRACE(at);
+    CapturesMeanwhile device(device_, m_);
+    DeviceHeap heap(device, {.reuse = ReusePolicy::wait});
+    void* const x = *heap.allocate(kBlock, s_);
+    EXPECT_TRUE(heap.record_stream(x, m_).ok());
+    write(x, kBlock, m_, kLong);
+    device.capture_at(at);
+    EXPECT_TRUE(heap.deallocate(x).ok());
+    if (at == 0) calls = device.asked();
+    device.capture_at(0);
+    void* const y = *heap.allocate(kBlock, t_);
+    write(y, kBlock, t_);
+    if (at > 0) end_and_destroy(m_);
+    device_.finish();
+    EXPECT_TRUE(heap.deallocate(y).ok());
+  }
+  EXPECT_GT(calls, 1);
 }
 
 // Once the work that it waited for is over, a stream's requests are served as before.

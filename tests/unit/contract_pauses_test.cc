@@ -605,7 +605,7 @@ TEST_F(PausedCaptures, TheNextCaptureOfAStreamTakesThePlaceOfOneThatIsNotThere) 
 }
 
 // A capture of any shape, with pauses: forks and joins, blocks that another stream uses, blocks
-// that are freed in the pause, memory of another pool.
+// that are freed in the pause, memory of another pool, an eager block that is freed meanwhile.
 class RandomPauses : public PausedCaptures {
  protected:
   struct Block {
@@ -619,6 +619,8 @@ class RandomPauses : public PausedCaptures {
     const auto one_in = [&](unsigned n) { return random() % n == 0; };
     GraphPool pool(heap), side(heap);
     std::vector<Block> blocks;
+    void* const eager = *heap.allocate(2_MiB, m_);
+    bool is_used = false, is_freed = false;
     PoolBinding binding = *pool.capture(whole_capture_of(s_), s_);
     begin(s_);
     order(s_, t_);
@@ -638,6 +640,14 @@ class RandomPauses : public PausedCaptures {
       const Stream stream = one_in(2) ? s_ : t_;
       const Stream other = stream == s_ ? t_ : s_;
       if (one_in(6)) order(stream, other);
+      if (!is_freed && one_in(10)) {
+        const Status told = is_used     ? heap.deallocate(eager)
+                            : one_in(2) ? heap.fence(eager, stream)
+                                        : heap.record_stream(eager, stream);
+        EXPECT_TRUE(told.ok()) << told.error().message();
+        is_freed = std::exchange(is_used, true);
+      }
+      EXPECT_TRUE(heap.find(eager).has_value()) << "the capture goes on, and uses it";
       if ((!paused || aside) && one_in(2)) {
         const Bytes bytes = 2_MiB * (1 + random() % 4);
         const Result<void*> made = heap.allocate(bytes, stream);
@@ -664,6 +674,8 @@ class RandomPauses : public PausedCaptures {
     replay(executable, m_);
     ASSERT_EQ(device_.race_count(), 0u);
     for (const Block& block : blocks) EXPECT_TRUE(heap.deallocate(block.at).ok());
+    EXPECT_TRUE(is_freed || heap.deallocate(eager).ok());
+    EXPECT_TRUE(heap.trim().ok());  // the frees are due that waited for the end
     EXPECT_EQ(heap.statistics().live_blocks.current, 0u);
     EXPECT_TRUE(device_.destroy_executable(executable).ok());
     pool.release_graph();

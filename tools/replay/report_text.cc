@@ -53,11 +53,11 @@ std::string verdict(const ReplayReport& report) {
   }
   if (!report.all.races) return text + "; nobody looked for races.";
   return text + (*report.all.races == 0
-                     ? ", and every use of memory was ordered after the last."
-                     : fmt::format(", and {} NOT ordered after the last: a bug in Weir.",
+                     ? ", and no use of memory raced with another."
+                     : fmt::format(", and {} with another: a bug in Weir.",
                                    *report.all.races == 1
-                                       ? "one use of memory was"
-                                       : with_commas(*report.all.races) + " uses of memory were"));
+                                       ? "one use of memory RACED"
+                                       : with_commas(*report.all.races) + " uses of memory RACED"));
 }
 
 }  // namespace

@@ -138,7 +138,6 @@ Tile* HeapMemory::claim_run(Range run, bool for_slab, Status& status) {
 }
 
 BlockRef HeapMemory::allocate_at(const PlacedBlock& wanted, Status& status) {
-  give_back_cached();
   const Range range{wanted.address, wanted.bytes};
   if (wanted.bytes > Slabs::kLargest) {
     return BlockRef(claim_run(range, /*for_slab=*/false, status));

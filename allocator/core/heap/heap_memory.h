@@ -35,7 +35,8 @@ class HeapMemory {
   // counts it yet. None: `status` says why. `captured`: the stream is in a capture that nobody
   // announced; `create`: whether new memory of the device may be had for it.
   BlockRef allocate(Bytes requested, bool captured, PageHeap::Create create, Status& status);
-  // The block at its place; none, though `status` is ok: the place is not free.
+  // The block at its place, while no heap of the pool caches blocks; none, though `status` is ok:
+  // the place is not free.
   BlockRef allocate_at(const PlacedBlock& block, Status& status);
   // The block, which is live no more, is cached, or goes back.
   void free(BlockRef block, bool may_cache);

@@ -379,6 +379,7 @@ bool CapturePool::give_back_pages_locked() {
   }
   const std::vector<PageHeap::UnmappedPage> idle =
       pages().idle()->give_to_pool(PageHeap::kUnlimited);
+  if (pages().idle()->any()) enter_as_sparing();  // what can't go yet
   if (idle.empty()) return false;
   eager_->pages().idle()->take_from_pool(idle);
   return true;

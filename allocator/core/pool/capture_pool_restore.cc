@@ -39,9 +39,8 @@ Status free_placed(Pool& pool, GraphOrder& graphs, const PlacedBlock& block) {
   StreamHeap* const heap = pool.heap_with(block.address);
   if (heap == nullptr) return {};
   graphs.note_free(*heap, block.address);
-  if (Result<bool> done = heap->deallocate(block.address); !done) return std::move(done).error();
-  (void)heap->give_back_cached();
-  return {};
+  Result<bool> done = heap->deallocate(block.address);
+  return done ? Status() : std::move(done).error();
 }
 
 Status place(Pool& pool, const PlacedBlock& block) {
@@ -95,6 +94,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     each.deferred = deferred_.erase(block.address.value) > 0;
     freed.push_back(std::move(each));
   }
+  give_back_cached();  // of whichever stream: a place may be wanted for another
   for (const PlacedBlock& block : wanted) {
     if (!status) break;
     if (places_live.contains({block.address, block.bytes})) continue;
@@ -112,6 +112,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   }
   // As it was: what was free then is free now, and nobody else has been here.
   for (const PlacedBlock& block : made) (void)free_placed(*this, graphs_, block);
+  give_back_cached();
   // Its stream now waits for what has used it; who uses it on is told again.
   for (const auto& [block, users, deferred] : freed) {
     (void)place(*this, block);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weir for programs in C++: device memory by stream, on one or several devices.
+// Weir for programs in C++: device memory by stream, on one or several devices. docs/glossary.md
+// explains the terms.
 //
 //   weir::Allocator allocator;                             // settings from WEIR_* variables
 //   weir::Buffer gradients = allocator.make_buffer(64_MiB, compute);
@@ -12,10 +13,11 @@
 //
 // Streams are the caller's own handles (cudaStream_t, CUstream; null is the default stream).
 // Threads: every call may be made from any thread; calls about one block must not overlap.
-// Errors: OutOfMemory; Exception for everything else; std::bad_alloc if the host has no memory. A
-// call that throws has changed nothing, but trim(), sleep(), wake(), retire(), record_write() and
-// fence() of several blocks may be partly done; record_stop() has ended the recording; and
-// allocate() may have given idle memory to the driver and called the program's callbacks.
+// Errors: OutOfMemory; std::bad_alloc if the host has no memory; Exception for everything else.
+// What a program's callback throws passes through. A call that throws has changed nothing, with
+// these exceptions: trim(), sleep(), wake(), retire(), record_write(), and fence() of several
+// blocks may be partly done; record_stop() has ended the recording; allocate() may have given idle
+// memory to the driver and called the program's callbacks.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +42,7 @@
 
 namespace weir {
 
-// Neither the device nor the limit has room. what() says what holds the memory.
+// The device or the limit has no room. what() says what holds memory.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(const std::string& message) : message_(message) {}
@@ -69,8 +71,8 @@ struct AllocateOptions {
   bool plain = false;  // plain memory (MemoryKind::plain), whatever the allocator's own kind: other
                        // processes, peers and libraries can open it. Takes longer; not for streams
                        // that are being captured
-  std::string tag{};   // memory that sleeps with that tag; empty, or kDefaultTag: of the open
-                       // scope of tag(), if there is one
+  std::string tag{};   // its memory sleeps with this tag (plain memory has none); empty or
+                       // kDefaultTag: with the tag of the tag() scope opened last, if one is open
 };
 
 // Which requests a tag's scope takes: those of the thread that opened it, or those of all threads
@@ -119,13 +121,14 @@ class Allocator {
   // can go without waiting. Returns the bytes given back.
   Bytes trim(Bytes keep = {});
 
-  // Most physical memory that `device` may hold, graph pools included; zero: no limit. If more is
-  // held, idle memory goes back at once. Memory that the device still uses goes back with the first
-  // deallocate() after that use is over; memory that a graph may use, once the graph is gone.
+  // Limits the physical memory that `device` holds, graph pools included, to `limit`; zero: no
+  // limit. If more is held, idle memory goes back at once. Free memory that work on the device
+  // still uses goes back with the first deallocate() after that work is done; memory that a graph
+  // may use, once the graph is gone.
   void set_limit(Bytes limit, int device = kCurrentDevice);
 
-  // statistics(), snapshot() and tags() of a device that was not used yet open nothing, and return
-  // zeros, or none.
+  // statistics(), snapshot() and tags() do not open a device that was not used yet: they return
+  // zeros, an empty snapshot, no tags.
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
 
@@ -135,8 +138,8 @@ class Allocator {
   // Records what every device does from now on (those not opened yet: from their first event) into
   // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
   // Throws if the allocator records into a file already. Other threads may go on allocating.
-  // `stacks`: the stacks of who asked for each block; none: as WEIR_RECORD_STACKS, or
-  // Config::stacks, says.
+  // `stacks`: which kind of stack is recorded with each allocation; nullopt: as WEIR_RECORD_STACKS,
+  // or Config::stacks, says.
   void record_start(const std::string& path, std::optional<RecordStacks> stacks = {});
   // Ends the recording. Throws Exception if a file could not be written whole.
   void record_stop();
@@ -147,11 +150,12 @@ class Allocator {
   void mark(std::string_view text);
 
   // sleep() gives the memory of tags back to the device; wake() gets memory at the same addresses
-  // again (docs/sleep.md). Contents, holds and the residue: heap().tags().
+  // again (docs/sleep.md). heap().tags() has further calls: for contents, holds, and what else is
+  // on the device.
   SleepReport sleep(const SleepOptions& options = {}, int device = kCurrentDevice);
   SleepReport wake(const WakeOptions& options = {}, int device = kCurrentDevice);
-  // While the binding lives, requests for the device's memory belong to the tag. Scopes may be
-  // nested: the last opened counts. Requests of captured streams go to their graph's pool.
+  // While the binding is open, requests for the device's memory belong to the tag. Of several open
+  // bindings the last opened counts. Requests of captured streams go to their graph's pool.
   PoolBinding tag(const std::string& name, TagThreads threads = TagThreads::own,
                   int device = kCurrentDevice);
   std::vector<TagInfo> tags(int device = kCurrentDevice) const;
@@ -185,8 +189,8 @@ class Buffer {
       : allocator_(&allocator), block_(block), bytes_(bytes) {}
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
-  // Logs an error, since a destructor can't report one; the block then stays in the allocator,
-  // unused.
+  // Gives the block back. If that fails, logs the error, which a destructor can't report; the block
+  // then stays in the allocator, unused.
   ~Buffer();
 
   void* data() const { return block_; }

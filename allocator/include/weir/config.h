@@ -54,21 +54,24 @@ struct Config {
   bool c10d = true;  // PyTorch only: operations of torch.distributed get fences
   LogLevel log = LogLevel::warn;
   std::string log_file;  // empty: stderr
-  std::string record;    // recording to write; empty: none
-  Bytes record_ring;     // keep the latest events in so much memory instead; zero: no
+  std::string record;    // file to record into; empty: none
+  Bytes record_ring;     // keep only the latest events, in this many bytes of memory; zero: no
   RecordSignal record_signal = RecordSignal::none;
   RecordStacks record_stacks = RecordStacks::none;
   std::string snapshot_on_oom;  // where to write a snapshot; empty: nowhere
+  bool time_driver = false;     // time the heap's driver calls
   bool validate = false;
 
-  // Not from the environment. Stacks of the program's own kind; null: as record_stacks says.
+  // Not from the environment. The program's own StackSource, which must outlive the allocator;
+  // null: as record_stacks says.
   StackSource* stacks = nullptr;
 
   using Pair = std::pair<std::string_view, std::string_view>;
 
   // Read the process's environment, a block of the same form ("NAME=value", ended by a null), or
-  // names and values. A setting that is not named, or empty, keeps its default. Of an environment,
-  // variables that do not begin with WEIR_ are ignored; any other unknown name is an error. Errors:
+  // names and values. A setting that is not named, or empty, keeps its default. In an environment,
+  // variables that do not begin with WEIR_ are ignored, and so are WEIR_ENABLE and those of the
+  // communication layer (docs/comm.md). Any other unknown name is an error. Errors:
   // invalid_argument, naming the variable, its value and what is allowed.
   static Result<Config> from_environment();
   static Result<Config> from_environment(const char* const* block);

@@ -5,14 +5,14 @@
 // then says so. A build without the CUDA toolkit has these functions too; each answers
 // `unavailable`.
 //
-// Memory: the device's own pages (cuMemCreate), readable and writable by this device alone; made
-// exportable as file descriptors and as fabric handles, and fit for GPUDirect RDMA, where the
-// device and the system allow it.
+// Memory: the device's own pages (cuMemCreate), readable and writable by this device and the peers
+// of add_peer(); made exportable as file descriptors and as fabric handles, and fit for GPUDirect
+// RDMA, where the device and the system allow it.
 // Context: the device's primary one, kept while the CudaDevice lives. Streams must be of that
 // context. Each call makes it current in the calling thread, and then restores the thread's own.
-// Capture: these calls break a capture, whatever its mode, and no others: wait() in it for an event
-// recorded outside; query() or synchronize() of an event recorded in it; stream() of a captured
-// stream; record_context() while a stream is captured. Threads: as Device. The driver's calls are
+// Capture: only these calls break a capture, whatever its mode: wait() in it for an event recorded
+// outside; query() or synchronize() of an event recorded in it; stream() of a captured stream;
+// record_context() while a stream is captured. Threads: as Device. The driver's calls are
 // thread-safe; only the list of peers (add_peer) changes, under a lock.
 #pragma once
 
@@ -68,8 +68,9 @@ class CudaDevice : public Device, public MemoryExchange {
   virtual int ordinal() const = 0;
 
   // From now on set_access() lets the device `ordinal` read and write, too, and record_context()
-  // and synchronize_context() cover its work. Keeps its primary context. For memory that is mapped
-  // already call DeviceHeap::renew_access(). Errors: device.
+  // and synchronize_context() cover its work. The primary context of `ordinal` is kept while this
+  // device lives. For memory that is mapped already call DeviceHeap::renew_access(). Errors:
+  // device.
   virtual Status add_peer(int ordinal) = 0;
 };
 

@@ -58,7 +58,7 @@ struct GraphNode {
 // cudaStreamCaptureMode.)
 enum class CaptureMode { global, thread_local_, relaxed };
 
-// What a capture built; and what can be launched, made of it.
+// The graph that a capture built; and an executable made of a graph, which can be launched.
 struct GraphHandle {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const GraphHandle&) const = default;
@@ -68,8 +68,8 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// The calls of a device, but for those that describe it, stream() and prepare_to_synchronize(): to
-// count, time and fail calls by name. (capture_status() counts as capture_info.)
+// The calls of a device, without stream(), prepare_to_synchronize() and those that describe it: by
+// these names calls are counted, timed and made to fail. (capture_status() counts as capture_info.)
 enum class DeviceCall {
   reserve,
   unreserve,
@@ -132,10 +132,10 @@ class MemoryCalls {
   virtual Status release(PhysicalHandle handle) = 0;
 
   // Plain memory (CUDA: cudaMalloc), for users that can't open pages (IPC handles, peers,
-  // registration). A segment is usable at once, at one address for as long as it lives, which the
-  // device chooses, a multiple of 2 MiB. `size` is a multiple of 2 MiB and of the granularity.
-  // free_segment() may block the calling thread until all work of the device is done, and breaks no
-  // capture. Errors, beside the usual: unavailable (the device has pages only, as by default).
+  // registration). A segment is usable at once. The device chooses its address, a multiple of 2
+  // MiB, which stays the same. `size` is a multiple of 2 MiB and of the granularity. free_segment()
+  // may block the calling thread until all work of the device is done, and breaks no capture.
+  // Errors, beside the usual: unavailable (the device has pages only, as by default).
   virtual Result<Address> allocate_segment(Bytes size);
   virtual Status free_segment(Address address, Bytes size);
 
@@ -159,15 +159,15 @@ class EventCalls {
   // Work of the whole context: of every stream of the process on this device and on those of
   // peer_contexts(), known to Weir or not, destroyed streams and graphs included. `record_context`
   // marks all work queued so far; the event is then as one that was recorded on a stream. Errors:
-  // capture (a stream is being captured. A device that can't tell before it records has now broken
-  // every capture of the process: ask about the streams first); unavailable (the driver has no such
-  // call: CUDA 12.5). `synchronize_context` blocks the calling thread until all of it has finished,
-  // and breaks no capture. Errors: out_of_memory (it may need a little memory of the device;
-  // Device::prepare_to_synchronize() takes that beforehand).
+  // capture (a stream is being captured. A device that finds out only by recording has then broken
+  // every capture of the process: ask about the streams first); unavailable (the driver lacks the
+  // call, which came with CUDA 12.5). `synchronize_context` blocks the calling thread until all of
+  // it has finished, and breaks no capture. Errors: out_of_memory (it may need a little memory of
+  // the device; Device::prepare_to_synchronize() takes that beforehand).
   virtual Status record_context(EventHandle event) = 0;
   virtual Status synchronize_context() = 0;
 
-  // The host's clock; on SimDevice the virtual one.
+  // Time since the device was opened, by the host's clock; on SimDevice by the virtual clock.
   virtual Nanoseconds now() const = 0;
 
  protected:
@@ -215,15 +215,16 @@ class CaptureCalls {
 class CopyCalls {
  public:
   // Host memory that the device copies from and to at full speed (CUDA: pinned). `size` is a
-  // multiple of 2 MiB. May take long: host_threads() says how many threads beside the caller's make
-  // it faster (0: none). No work of the device may use memory that is freed. Errors: out_of_memory
-  // (of the host), beside the usual.
+  // multiple of 2 MiB. May take long; calls by several threads at once take less. host_threads()
+  // says how many threads beside the caller's are worth while (0: none). No work of the device may
+  // use memory that is freed. Errors: out_of_memory (of the host), beside the usual.
   virtual Result<void*> allocate_host(Bytes size);
   virtual Status free_host(void* memory, Bytes size);
   virtual unsigned host_threads() const { return 0; }
 
-  // Copies, and zeros, as work of copy_stream(), the device's own stream for a direction: made when
-  // first asked for, never captured, and ordered after no other. Host memory is that of
+  // Copies and writes of zeros are queued on `stream`, which is the copy_stream() of their
+  // direction (of zeros: `to_device`). The device makes that stream when it is first asked for; the
+  // stream is never captured, and not ordered after other streams' work. Host memory is that of
   // allocate_host().
   enum class Direction { to_host, to_device };
   virtual Result<Stream> copy_stream(Direction direction);
@@ -243,11 +244,11 @@ class Device : public EventCalls, public CaptureCalls, public MemoryCalls, publi
   virtual ~Device() = default;
 
   virtual std::string name() const = 0;
-  // Equal for devices of one context: an event of all its work, recorded through one of them,
-  // breaks the captures of streams that only the others know.
+  // Equal for devices of one context: record_context() on one of them breaks captures of all
+  // streams of that context, whichever of the devices they were named to.
   virtual const void* context() const { return this; }
   // The context()s of other devices whose work may use this one's memory (CUDA: peer access, once
-  // CudaDevice::add_peer() was told of it). Only more of them are added.
+  // CudaDevice::add_peer() was told of it). The list only grows.
   virtual std::vector<const void*> peer_contexts() const { return {}; }
 
   // The identity of a stream that the caller owns (CUDA: cuStreamGetId). Handles may be the

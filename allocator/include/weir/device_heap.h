@@ -36,9 +36,9 @@ class DeviceHeap {
   // Does not wait: first synchronise all work that still uses the memory.
   ~DeviceHeap();
 
-  // The identity of the caller's stream. (Device::stream() breaks a capture of the stream; this
-  // does not while any binding is open or paused, nor ever under Trust::context, except for the
-  // per-thread default stream.) Under
+  // The identity of the caller's stream. If the stream is being captured, its capture goes on
+  // undisturbed while a PoolBinding is open or paused, and under Trust::context; otherwise, and
+  // always for the per-thread default stream, the call breaks it, as Device::stream() does. Under
   // Trust::context a stream has one identity, in captures and outside. Under Trust::told a stream
   // that is first seen in a capture has a number of Weir's own while it is captured, and the
   // driver's id afterwards. Errors: device; invalid_argument (Trust::told, and the per-thread
@@ -63,14 +63,14 @@ class DeviceHeap {
   // block that can't take the fence now takes it later, before its memory serves anything else.
   // Blocks of `user` itself need none. In a capture the fence is an edge of the graph. Returns the
   // fence's point, for wait(); none: `user` is being captured, or the device refuses an event now.
-  // `exact`: the point covers the work queued so far and no more. Pass true if the point goes to
-  // note_waited(). Otherwise the point may cover later work too, and no event is recorded if no
+  // `exact`: the point covers the work queued so far and no more; pass true if the point goes to
+  // note_waited(). If false, the point may cover later work too, and no event is recorded if no
   // block needs a fence. Errors: device (the driver does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. If the heap knows
-  // that it does, the call costs nothing. Errors: device; capture (`waiter` is being captured: the
-  // order of its work is the graph's).
+  // that it does so already, the call costs nothing. Errors: device; capture (`waiter` is being
+  // captured: the order of its work is the graph's).
   Status wait(Stream waiter, Fence fence);
 
   // Tells the heap that the program has made `waiter` wait for the point by a call of its own. Does
@@ -86,24 +86,27 @@ class DeviceHeap {
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
-  // an exact fence_use() of nothing, and wait(). Errors: device; capture (as above, either of
-  // them).
+  // an exact fence_use() of no pointers, then wait(). Errors: device; capture (one of the streams
+  // is being captured: the order of its work is the graph's).
   Status order(Stream earlier, Stream later);
 
   // For code written for PyTorch's record_stream: "`user` may use the block until it is
-  // deallocated". deallocate() takes the fence, which so may cover later work too.
+  // deallocated". deallocate() takes the fence, so it may cover work that was queued after this
+  // call.
   Status record_stream(void* block, Stream user);
 
   // Gives the block back. Null is fine.
   //
   // The free is deferred to a later call in these cases:
-  // - While a binding is open a captured stream was named for the block, or the block's own stream
-  //   is captured now (and is not Stream::may_end): until the captures that were open then are
-  //   over.
-  // - The block's graph pool is being captured into, and the block is from outside that capture or
-  //   has a named eager user: until that capture is over.
+  // - While a PoolBinding is open or paused: the block's own stream is being captured now (one with
+  //   Stream::may_end counts as not captured), or a captured stream was named for the block, and a
+  //   capture of that time is not over. The free is done once all captures that are open at this
+  //   call are over.
+  // - The block's graph pool is being captured into, and the block was allocated outside that
+  //   capture, or a stream outside it was named for the block: until that capture is over.
   // - A stream that record_stream() named is being captured: until it is not.
-  // - Under Trust::context, the device refuses an event for such a stream: until it accepts one.
+  // - Under Trust::context, no event can be recorded for a stream that record_stream() named, nor
+  //   for the whole context: until one can.
   // To deallocate the block again is an error (unknown_pointer). Until the free is done the block
   // counts as live in statistics, snapshots and find().
   //
@@ -114,14 +117,14 @@ class DeviceHeap {
 
   // The live block that `pointer` points into.
   std::optional<BlockInfo> find(const void* pointer) const;
-  // Does `pointer` lie among the addresses that this heap gives out?
+  // Returns whether `pointer` lies among this heap's addresses, in a live block or not.
   bool owns(const void* pointer) const;
   // The parts of pages that the live block at `block` consists of, in order; none: no such block.
   std::vector<PagePart> parts(const void* block) const;
 
   // Says that `stream` is about to be destroyed: its last fence is taken now. Nothing may be queued
   // on it or allocated for it again. Blocks allocated for it may still be deallocated; calls that
-  // name it as a block's user, or as the earlier stream, mean its work up to now.
+  // name it as a block's user, or as order()'s `earlier`, mean its work up to this call.
   Status retire(Stream stream);
 
   // Calls about captures and graphs.
@@ -130,8 +133,9 @@ class DeviceHeap {
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
   // go. Trim::at_once passes over pages that work still uses; otherwise the host waits for that
   // work first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
-  // bytes given back, but for those of frees that had waited. Errors: device; capture (a stream is
-  // being captured, and the call waits, or nothing could go).
+  // bytes given back, without those that went as deferred frees were done. Errors: device; capture
+  // (a stream is being captured, and either Trim::waits would wait for its work, or nothing could
+  // go).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // Sets access to all mapped memory anew. Call it once the device has got further peers
@@ -139,18 +143,17 @@ class DeviceHeap {
   Status renew_access();
 
   // Changes the limit, graph pools included; zero: none. If more is held, idle memory goes back at
-  // once. Memory that the device still uses goes back with the first deallocate() after that use is
-  // over; memory that a graph may use, once the graph is gone.
+  // once. Free memory that work on the device still uses goes back with the first deallocate()
+  // after that work is done; memory that a graph may use, once the graph is gone.
   void set_limit(Bytes limit);
   // The options given to the constructor, with the limit as it is now.
   HeapOptions options() const;
 
   // Adds a callback, which frees blocks that the program can do without; an empty one adds nothing.
-  // A request calls each once at most, in its own thread and with
-  // no lock held, and then looks for free memory again. What a callback uses must live as long as
-  // this. A callback that allocates must bound the recursion, since a request of its own that is
-  // short calls all again. An exception that it throws passes through allocate(), which then gives
-  // out no block.
+  // A request calls each once at most, in its own thread and with no lock held, and then looks for
+  // free memory again. What a callback uses must live as long as this. A callback that allocates
+  // must bound the recursion: if its own request finds no memory, that calls all callbacks again.
+  // An exception that it throws passes through allocate(), which then gives out no block.
   using ShortageCallback = std::function<void(Bytes requested)>;
   void on_shortage(Shortage when, ShortageCallback callback);
 
@@ -159,15 +162,15 @@ class DeviceHeap {
   HeapSnapshot snapshot() const;
 
   // Calls the on_start() of `sink` with what there is at this moment: pools, heaps, pages, leases,
-  // mappings, live blocks. From then on `sink` gets every event. Other threads may go on; their
-  // calls wait meanwhile. Several sinks may record at once, each added once.
+  // mappings, live blocks. From then on `sink` gets every event. Calls that other threads make
+  // meanwhile wait for its end. Several sinks may record at once, each added once.
   void start_recording(EventSink& sink);
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
 
-  // Free bytes of the device heap with a fence of one of these streams, whose work is not seen to
-  // be over. Counts whole runs alone (blocks of more than 256 KiB, and slabs of which nothing is
-  // live), and no graph pools. Asks the device about each such fence.
+  // Returns the device heap's free bytes that carry a fence of one of these streams which the host
+  // has not seen complete. Counts only free blocks of more than 256 KiB and slabs with no live
+  // block, and no graph pools. Asks the device about each such fence.
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
 
   // The tags of the heap's memory, which sleep and wake.

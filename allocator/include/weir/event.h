@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened, one Event for each transition. Recordings and timelines are folds of this stream;
-// so are statistics, but for hits of a stream's own cache, which are counted where they happen.
+// What a device heap did, one Event for each change. Statistics, recordings and pictures of them
+// are made from these events. (Allocations and frees are counted where they happen; an Event is
+// made of them only while a sink takes it.)
 #pragma once
 
 #include <cstdint>
@@ -40,10 +41,10 @@ std::string_view name_of(EventKind kind);
 // then share memory only where the host waits (docs/guarantees.md).
 enum class ContextEventsLost : std::uint8_t {
   external_stream,      // a non-blocking stream that may be destroyed at any time asked for memory
-  unannounced_capture,  // a stream was captured, and no capture had been announced
-  refused,              // the device refused one, as of a capture that nobody could know of
+  unannounced_capture,  // a stream was being captured, and no binding was open for a capture
+  refused,              // the device refused one, perhaps for a capture unknown to Weir
   unavailable,          // the driver has no such events
-  pluggable,            // the pluggable library is not told whose streams it serves
+  pluggable,            // PyTorch's pluggable allocator can't tell whose streams it serves
 };
 inline constexpr int kContextEventsLost = static_cast<int>(ContextEventsLost::pluggable) + 1;
 std::string_view name_of(ContextEventsLost why);
@@ -59,7 +60,7 @@ struct Event {
   PageId page;
   Nanoseconds time;
   std::uint64_t stream = 0;  // Stream::id
-  std::uint64_t other = 0;   // Stream::id
+  std::uint64_t other = 0;   // Stream::id; of context_events_lost, a ContextEventsLost
   Address address;
   Bytes bytes;
   Bytes requested;
@@ -72,7 +73,7 @@ struct Event {
 class StackSource;  // weir/recorder.h
 
 // Takes events as they happen. Called from any thread, sometimes under a heap's lock: it must not
-// block and must not call back into Weir.
+// call Weir, and should not block, since allocating threads wait for it.
 class EventSink {
  public:
   virtual ~EventSink() = default;

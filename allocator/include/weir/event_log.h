@@ -39,7 +39,7 @@ class EventLog {
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  // The log has one event at least.
+  // The log must not be empty.
   const Event& front() const { return front_; }
   const Event& back() const { return back_; }
   // `index` < size().
@@ -52,7 +52,7 @@ class EventLog {
   // How many events there are before `time`, where times never fall.
   std::size_t count_before(Nanoseconds time) const;
 
-  // Memory that the events take.
+  // Bytes of memory that the events take.
   std::size_t memory() const {
     std::size_t bytes = 0;
     for (const Block& block : blocks_) bytes += block.bytes.capacity();
@@ -64,7 +64,7 @@ class EventLog {
   static constexpr std::size_t kBlock = 16 << 10;
   static constexpr std::size_t kGroups = 5;  // of kinds that look alike
 
-  // What the next event of a block is told apart from.
+  // What the next event of a block is encoded against.
   class Coder {
    public:
     void encode(const Event& event, std::string& out);

@@ -9,9 +9,9 @@
 //
 // Addresses are baked into a graph, so what a capture used stays the pool's, at its addresses,
 // while a graph of the pool lives. Within a pool the streams share memory: a block that was freed
-// on one serves the others, by an edge of the graph where nothing else gives the order. Graphs that
-// share a pool must be launched in the order of their captures, one after the other, and a later
-// capture may use what earlier captures had freed when they ended.
+// on one stream serves the others, and where nothing else orders the two uses, Weir adds an edge to
+// the graph. Graphs that share a pool must be launched in the order of their captures, one after
+// the other, and a later capture may use what earlier captures had freed when they ended.
 //
 // A warm-up runs eagerly in the pool, on any stream. What it frees serves the capture.
 //
@@ -47,15 +47,15 @@ struct GraphPoolOptions {
   std::string tag;  // that its memory sleeps with (HeapTags::sleep()); empty: kDefaultTag
 };
 
-// Which streams' requests a pool serves. Called for each request, in the thread that makes it,
-// while the binding is open, and by GraphPool::capture() if the origin is being captured; must not
-// call back into Weir. An exception that the filter throws passes through the call that asked it
-// (DeviceHeap::allocate(), HeapCaptures::attach(), GraphPool::capture()): the caller then has no
-// block, nothing is attached, and no binding is opened.
+// Which streams' requests a pool serves. The filter is called for each request while the binding is
+// open, in the thread that makes the request, and by GraphPool::capture() if its `origin` is being
+// captured. It must not call Weir. An exception that the filter throws passes through the call that
+// asked it (DeviceHeap::allocate(), HeapCaptures::attach(), GraphPool::capture()): the caller then
+// has no block, nothing is attached, and no binding is opened.
 using StreamFilter = std::function<bool(Stream)>;
 
-// Sends requests to the pool while it lives. Move-only. A binding must be closed or destroyed
-// before the device heap is destroyed; a binding may outlive its GraphPool.
+// While it is open, a binding sends requests to its pool. Move-only. A binding must be closed or
+// destroyed before the device heap is destroyed; a binding may outlive its GraphPool.
 class PoolBinding {
  public:
   PoolBinding() = default;
@@ -68,16 +68,16 @@ class PoolBinding {
   // close(false) yourself where the capture failed.
   //
   // If the capture's origin is known, and still captured, this is a pause: the pool keeps all that
-  // was captured, and GraphPool::capture() goes on with the same capture. If a capture's bindings
-  // are closed several times, the last `keep` counts.
+  // was captured, and GraphPool::capture() goes on with the same capture. If a capture is paused
+  // several times, the `keep` of the last close() counts.
   //
   // `origin_lives`: the stream that the capture began on was not destroyed. If false, an origin
   // with Stream::may_end is not asked about any more, and its capture counts as over.
   void close(bool keep = true, bool origin_lives = false);
 
-  // True if the binding was opened inside a capture that the pool did not serve before, with a
-  // filter that takes the origin: such a binding serves eager requests from the capture's end until
-  // it is closed.
+  // True if the binding was opened while its origin was being captured, the pool had not served
+  // that capture before, and the filter takes the origin. Such a binding goes on after the capture:
+  // it serves eager requests until it is closed.
   [[nodiscard]] bool outlives_capture() const;
 
  private:
@@ -103,14 +103,15 @@ class GraphPool {
   DeviceHeap& heap() const { return *heap_; }
 
   // A block of the pool's memory, whatever bindings are open. Errors: as DeviceHeap::allocate();
-  // invalid_argument (Trust::told: an eager request while the pool is captured into, see warm_up();
-  // or a captured stream's while it is not).
+  // invalid_argument (Trust::told: the stream is not captured while the pool is captured into, see
+  // warm_up(); or the stream is captured while the pool is not captured into).
   Result<void*> allocate(Bytes bytes, Stream stream);
   // As allocate(), from free memory of the pool alone: the pool does not grow, and a request that
   // finds none fails at once, with no callback called.
   Result<void*> take_free(Bytes bytes, Stream stream);
 
-  // Requests on `stream`, or those that the filter takes, are served from the pool, eagerly.
+  // While the binding is open, the pool serves, eagerly, requests on `stream`, or those that the
+  // filter takes.
   // Errors: invalid_argument (a capture is going on in the pool).
   //
   // While a capture into the pool is going on, eager requests may still come by a warm-up's binding
@@ -124,19 +125,21 @@ class GraphPool {
   Result<PoolBinding> serve(StreamFilter filter);
   // As warm_up(), for captured streams of programs that begin and end captures themselves: open the
   // binding before the capture begins, and close it after the end. Under Trust::told the host waits
-  // for eager work on the pool's memory, and on idle memory of the device heap. A filter most often
-  // compares the id of the stream's capture. `origin`: the stream that the capture begins on, if
-  // known: the pool then sees whether the capture goes on, even if the binding is not closed.
+  // for eager work on the pool's memory, and on idle memory of the device heap. A filter usually
+  // asks CUDA for the id of the stream's capture, and compares it. `origin`: the stream that the
+  // capture begins on, if known: the pool then sees whether the capture goes on, even if the
+  // binding is not closed.
   // Errors: invalid_argument (another capture is going on in the pool); asleep; device.
   //
   // If the origin is being captured already, by a capture that the pool served before, the binding
   // goes on with that capture: one capture, one graph. (Under Trust::context another capture may
-  // replace a paused one that used the pool's memory on one stream only.) If the origin is not
-  // being captured, earlier captures that were announced on it count as failed.
+  // also begin in the pool if the paused one used its memory on one stream only; the paused one
+  // then counts as over.) If the origin is not being captured, earlier captures with that origin
+  // count as over.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
-  // Says that a graph whose capture's binding was closed with `keep` will not be launched again:
-  // the pool lets its memory go once the graph is destroyed and its launches are done. (If the
-  // capture asked for no memory: once all work so far on streams that the heap knows is done.)
+  // Says that one graph, whose capture's binding was closed with `keep`, will not be launched
+  // again: the pool lets its memory go once the graph is destroyed and its launches are done. (If
+  // the capture asked for no memory: once all work so far on streams that the heap knows is done.)
   // Graph does this itself. Other programs call it once for each capture, after the last close() of
   // its binding and before the GraphPool goes, else the memory stays until the device heap goes.
   void release_graph();
@@ -146,13 +149,14 @@ class GraphPool {
   // For programs that go back to an earlier state of the pool, to capture anew from there.
   std::vector<PlacedBlock> blocks() const;  // live, by address
   // Makes just these blocks live: deallocates the other live blocks, and allocates the missing ones
-  // again, each at its place and with the bytes that lie there. If the memory there has gone back
-  // meanwhile, the block gets other memory at the same place, or an error if it was plain or
-  // stitched. Errors: invalid_argument (a capture is going on; or a place is not free any more: it
-  // names the block); out_of_memory; device. After an error the same blocks are live as before.
+  // again, each at its place and with the bytes that lie there. If the memory of a block has gone
+  // back to the driver meanwhile, the block gets other memory at the same place; for a plain or
+  // stitched block (docs/glossary.md) that is an error. Errors: invalid_argument (a capture is
+  // going on; or a place is not free any more: it names the block); out_of_memory; device. After an
+  // error the same blocks are live as before.
   Status restore(std::span<const PlacedBlock> blocks);
-  // Gives pages that the pool need not keep to the device heap, or to the driver if they are of
-  // another kind of memory than the device heap's. Returns whether there were any.
+  // Gives pages that the pool need not keep to the device heap, or, if they are of another kind of
+  // memory than the device heap's, to the driver. Returns whether there were any.
   bool give_back_pages();
 
  private:
@@ -178,10 +182,10 @@ class Graph {
   // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
   // goes on); asleep (the pool's tag sleeps; other memory that the graph uses is not checked).
   Status launch(Stream stream);
-  // The driver's own (CUDA: a cudaGraph_t and a cudaGraphExec_t); still the Graph's.
+  // The driver's handles (CUDA: a cudaGraph_t and a cudaGraphExec_t), which the Graph owns.
   GraphHandle graph() const { return graph_; }
   ExecutableHandle executable() const { return executable_; }
-  // What libraries attached to the capture (HeapCaptures::attach()), in that order.
+  // What libraries attached to the capture (HeapCaptures::attach()), the first attached first.
   const std::vector<std::shared_ptr<CaptureResource>>& resources() const { return resources_; }
 
  private:
@@ -209,7 +213,7 @@ class CaptureScope {
   // As Graph::resources(), so far; none once the capture has ended.
   std::vector<std::shared_ptr<CaptureResource>> resources() const;
   // Ends the capture and makes a graph of it. On an error there is no graph, and the pool is as if
-  // the capture had not been, but for the blocks that are still live. If the driver refuses and
+  // the capture had not been, except for the blocks that are still live. If the driver refuses and
   // the capture goes on (in global and thread-local mode another thread can't end it), the scope
   // goes on too.
   // Errors: capture (the message says what broke it, where that is known); device;

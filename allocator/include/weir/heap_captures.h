@@ -26,7 +26,7 @@ class HeapCaptures {
   // that the request named as Stream::may_end.
   void meet(Stream stream);
 
-  // The graph pool whose binding takes requests on `stream` now, from this thread (its id); 0: the
+  // The id of the graph pool whose binding takes this thread's requests on `stream` now; 0: the
   // device heap itself serves them. Errors: device; capture (no graph pool serves its capture).
   Result<std::uint64_t> pool_serving(Stream stream);
 
@@ -46,10 +46,10 @@ class HeapCaptures {
   using ContextEventsLostCallback = std::function<void(ContextEventsLost why)>;
   void on_context_events_lost(ContextEventsLostCallback callback);
 
-  // From now on graphs captured by a binding (GraphPool::capture) may never be destroyed, as in the
-  // debug mode of PyTorch's graphs, which leaks them. Where the host waits for memory (Trim::waits,
-  // or before a request fails), a released graph counts as done once the work so far of all streams
-  // that the heap knows is done.
+  // From now on the heap expects that graphs captured by a binding (GraphPool::capture()) may never
+  // be destroyed, as in the debug mode of PyTorch's graphs, which leaks them. Where the host waits
+  // for memory (Trim::waits, or before a request fails), a released graph counts as done once the
+  // work so far of all streams that the heap knows is done.
   void assume_graphs_leak();
 
  private:

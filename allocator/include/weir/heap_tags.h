@@ -30,22 +30,22 @@ class HeapTags {
   // Graph::launch() of its graphs. Its blocks may be freed. Queue no work that uses its memory from
   // the call of sleep() until wake() has returned; sleep() waits for work queued before.
   //
-  // Errors: invalid_argument (there is no such tag; or memory can't sleep, which is named, with its
-  // holder); capture (a stream is being captured): nothing has changed then, but that idle memory
-  // may have gone, and the options' contents count. device; out_of_memory (of the host): the tags
-  // are awake, or partly asleep (TagInfo). A tag that sleeps already is no error.
+  // Errors: invalid_argument (there is no such tag; or memory can't sleep, which the message names
+  // with its holder) and capture (a stream is being captured) leave all as it was, except that idle
+  // memory may be gone and `options.contents` set. After device and out_of_memory (of the host) the
+  // tags are awake, or partly asleep (TagInfo). A tag that sleeps already is no error.
   Result<SleepReport> sleep(const SleepOptions& options = {});
   // The host waits until the bytes are there. Errors: invalid_argument; out_of_memory (the message
-  // says who has the memory), device: tags before are awake, that tag is partly asleep, and the
-  // call may be made again.
+  // says who has the memory), device: tags before the one that failed are awake, that one is partly
+  // asleep, and wake() may be called again.
   Result<SleepReport> wake(const WakeOptions& options = {});
   std::vector<TagInfo> list() const;  // by name
-  // Counts from the next sleep() on. Errors: invalid_argument (no name).
+  // Counts from the next sleep() on. Errors: invalid_argument (the name is empty).
   Status set_contents(const std::string& tag, SleepContents contents);
   // Says that bytes of an immutable tag have changed since they were copied.
   Status declare_changed(const std::string& tag);
   // The pool of requests that are made for a tag (GraphPool::serve(), GraphPool::allocate()), which
-  // lives as long as the device heap. Errors: invalid_argument (no name, or kDefaultTag).
+  // lives as long as the device heap. Errors: invalid_argument (the name is empty, or kDefaultTag).
   Result<GraphPool*> pool(const std::string& tag);
   // Says that another process or a library uses the physical memory of a live block: it can't sleep
   // until release_hold(). Call that before the block is deallocated. Returns the hold's number.
@@ -53,14 +53,16 @@ class HeapTags {
   Result<std::uint64_t> hold(const void* block, std::string holder);
   void release_hold(std::uint64_t hold);
   // The host memory with the copy of a live block's bytes, from `pointer` on, which may point
-  // anywhere into the block. There is one while a copied tag sleeps, for an immutable tag until the
-  // next sleep(). Errors: unknown_pointer; invalid_argument (there is no copy).
+  // anywhere into the block. A copy exists while a tag with copied contents sleeps; that of an
+  // immutable tag also after wake(), until the next sleep(). The pointers are valid until any
+  // thread begins the next sleep() or wake() of the tag; read_asleep() is safe beside both. Errors:
+  // unknown_pointer; invalid_argument (there is no copy).
   Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) const;
-  // Writes that copy to `to`. Not for a simulated device, whose host memory has no bytes. Errors:
-  // the same.
+  // Writes that copy to `to`. Must not be called for a simulated device, whose host memory can't be
+  // read. Errors: as host_copy().
   Status read_asleep(const void* pointer, Bytes bytes, void* to) const;
-  // Adds a callback that sleep() and residue() call, with no lock of the memory held. It returns
-  // memory outside this heap that belongs to one of its tags and can't sleep. Must not call back.
+  // Adds a callback that sleep() and residue() call in their thread. The callback returns memory
+  // that is not this heap's, is counted to one of its tags, and can't sleep. It must not call Weir.
   using HeldCallback = std::function<std::vector<HeldMemory>()>;
   void on_sleep(HeldCallback callback);
   // What is on the device now.

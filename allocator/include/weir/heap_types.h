@@ -22,7 +22,7 @@ enum class ReusePolicy {
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
   no_wait,   // free memory that needs no wait (the stream's own, or its use is seen to be over),
              // else new. Only a graph pool's warm-up still waits, for graphs that Graph::launch()
-             // launched. What lies where depends on how fast the GPU is.
+             // launched. Where blocks lie depends on how fast the GPU is.
 };
 
 // What the heap may rely on to know who uses a block.
@@ -48,8 +48,8 @@ struct HeapOptions {
   // Most physical memory to hold. Zero: as much as the device has.
   Bytes limit;
   ReusePolicy reuse = ReusePolicy::balanced;
-  // Most mappings of each pool. A context has room for some 524,000, and past that unrelated calls
-  // fail.
+  // Most mappings of each pool, not of all pools together. A context has room for some 524,000 in
+  // all, and past that unrelated calls fail: lower this if several pools are large.
   std::uint64_t most_mappings = 400'000;
   Trust trust = Trust::told;
   MemoryKind memory = MemoryKind::pages;
@@ -61,14 +61,14 @@ struct HeapOptions {
 
 enum class Trim { at_once, waits };
 
-// When a request needs more memory than it finds.
+// When a request that finds too little memory calls the program (DeviceHeap::on_shortage()).
 enum class Shortage {
   // A request to the device heap itself (not to a graph pool) finds no free memory there, or the
-  // reuse policy prefers new memory. Comes before pages of graph pools are taken and the device is
-  // asked for memory, even if the limit leaves no room.
+  // reuse policy prefers new memory. The call comes before pages of graph pools are taken and the
+  // device is asked for memory, and also if the limit leaves no room for that.
   miss,
-  // Nor is there any other memory. Comes before the request fails; not for one that is larger than
-  // the device's memory.
+  // No memory was found anywhere. The call comes before the request fails, but not for a request
+  // that is larger than the device's memory.
   out_of_memory,
 };
 
@@ -90,7 +90,7 @@ struct PlacedBlock {
   Bytes bytes;      // rounded up to kGrain
   Bytes requested;  // as asked for
   Stream stream;
-  Address run;  // where the pages were taken for it, and for the small blocks beside it
+  Address run;  // begin of its run: the block itself, or a small block's slab
   Bytes run_bytes;
 };
 
@@ -112,10 +112,10 @@ struct PagePart {
 struct PageInfo {
   PageId page;
   Bytes bytes;
-  Bytes used;                   // by live blocks of any heaps; a slab of small ones counts whole
+  Bytes used;                   // by live blocks of all heaps; a slab with one counts whole
   std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   std::uint32_t mappings = 0;
-  std::vector<MappingInfo> mapped_at;     // all of them; the first is in the home row
+  std::vector<MappingInfo> mapped_at;     // all; the first is in the home row (docs/glossary.md)
   MemoryKind memory = MemoryKind::pages;  // plain: a segment, which has that one address
 };
 

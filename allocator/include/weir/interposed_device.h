@@ -13,9 +13,9 @@
 
 namespace weir {
 
-// `Self` derives from this and has a template pass(DeviceCall call, Make&& make), which returns
-// what make() does, the other device's answer, or an error in its place. Calls that DeviceCall does
-// not name are the other device's own.
+// `Self` derives from this and has a template pass(DeviceCall call, Make&& make), which returns the
+// result of make() (the other device's answer) or an error instead. Calls that DeviceCall does not
+// name are the other device's own.
 //
 // Threads: as Device.
 template <class Self>

@@ -29,7 +29,8 @@ void log(LogLevel level, std::string_view message);
 // One event in words, such as "allocate heap=0 stream=3 address=0x2000000 bytes=512".
 std::string describe(const Event& event);
 
-// Logs every event at debug level, and out_of_memory as a warning.
+// Logs every event at debug level, and out_of_memory as a warning. It writes to the log, and so to
+// its file, under a heap's lock, for which allocating threads wait: for debugging only.
 class LogSink final : public EventSink {
  public:
   void on_event(const Event& event) override;

@@ -11,10 +11,10 @@
 // before, allocate_async(bytes, stream) and allocate(bytes).
 //
 // A block may be deallocated on any stream: its memory serves the next request at once, and the GPU
-// waits for work queued so far on that stream. Work of further streams that use the block must be
-// ordered before it, as RMM asks, or named with Allocator::fence().
+// waits for work queued so far on that stream. Before the call, make that stream wait for what
+// further streams do with the block, as RMM asks, or name their work with Allocator::fence().
 //
-// This header needs CCCL's, of the CUDA toolkit or newer ones, and the toolkit's runtime. Of Weir's
+// This header needs CCCL (the CUDA toolkit's, or a newer one) and the toolkit's runtime. Of Weir's
 // headers only rmm_resource.h includes it.
 //
 // Threads: every call may be made from any thread. Errors: OutOfMemory (a std::bad_alloc);
@@ -30,7 +30,8 @@
 #include "weir/allocator.h"
 #include "weir/log.h"
 
-// Before CCCL 3.1 memory resources are an experiment, to be asked for before the first header.
+// Before CCCL 3.1 memory resources are an experiment: this macro must be set before a program first
+// includes <cuda/memory_resource>.
 #ifndef LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 #define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 #endif
@@ -38,8 +39,8 @@
 
 namespace weir {
 
-// A reference to an allocator, on one device. Cheap to copy; the allocator must outlive the copies
-// and the blocks.
+// A reference to an allocator, for one device, or for the device that is current at each call.
+// Cheap to copy; the allocator must outlive the copies and the blocks.
 class MemoryResource {
  public:
   // The alignment of blocks; a larger one is an error.
@@ -63,7 +64,7 @@ class MemoryResource {
       buffer.fence(stream.get());
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
-      (void)buffer.release();  // without the fence its memory may not be used again
+      (void)buffer.release();  // without the fence its memory must serve nothing else
     }
   }
 
@@ -74,7 +75,7 @@ class MemoryResource {
     if (buffer) wait_for_default_stream();
     return buffer.release();
   }
-  // No work uses the block any more.
+  // All work that uses the block must be done.
   void deallocate_sync(void* block, std::size_t bytes,
                        std::size_t /*alignment*/ = kAlignment) noexcept {
     const Buffer buffer(*allocator_, block, Bytes{bytes});
@@ -101,7 +102,8 @@ class MemoryResource {
     deallocate_sync(block, bytes, alignment);
   }
 
-  // Whether one can give back what the other gave out.
+  // Whether both have one allocator and one device, so that one can give back what the other gave
+  // out.
   friend bool operator==(const MemoryResource& one, const MemoryResource& other) noexcept {
     return one.allocator_ == other.allocator_ && one.device_ == other.device_;
   }

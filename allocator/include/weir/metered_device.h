@@ -10,8 +10,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "weir/interposed_device.h"
+#include "weir/statistics.h"
 
 namespace weir {
 
@@ -19,10 +21,13 @@ class SimDevice;
 
 class MeteredDevice final : public InterposedDevice<MeteredDevice> {
  public:
-  // `inner` must outlive this.
-  explicit MeteredDevice(Device& inner);
+  // `inner` must outlive this. Not `timed`: calls are counted alone, at some nanoseconds each;
+  // times and host_waits() stay zero.
+  explicit MeteredDevice(Device& inner, bool timed = true);
 
-  std::uint64_t calls(DeviceCall call) const;  // that failed, included
+  // Those that were made, in the order of DeviceCall.
+  std::vector<DeviceCallCount> made() const;
+  std::uint64_t calls(DeviceCall call) const;  // failed ones included
   Nanoseconds time_in(DeviceCall call) const;  // host time spent in those calls
   Nanoseconds total_time() const;              // ... in all calls
   // Successful synchronize() calls whose event had not finished when they were made, and successful
@@ -45,6 +50,7 @@ class MeteredDevice final : public InterposedDevice<MeteredDevice> {
   auto pass(DeviceCall call, Make&& make) -> decltype(make()) {
     Meter& meter = meters_[static_cast<std::size_t>(call)];
     meter.calls.fetch_add(1, std::memory_order_relaxed);
+    if (!timed_) return make();
     const Nanoseconds start = now();
     auto answer = make();
     meter.nanoseconds.fetch_add((now() - start).count, std::memory_order_relaxed);
@@ -53,6 +59,7 @@ class MeteredDevice final : public InterposedDevice<MeteredDevice> {
   bool finished(EventHandle event);
   const Meter& meter(DeviceCall call) const { return meters_[static_cast<std::size_t>(call)]; }
 
+  const bool timed_;
   SimDevice* const sim_;  // inner_, if it is one: it can tell what a query would say at no cost
   std::array<Meter, kDeviceCalls> meters_;
   std::atomic<std::uint64_t> host_waits_ = 0;

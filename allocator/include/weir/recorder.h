@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records what a device heap does, in the format of docs/recording.md; read_recording() reads it.
+// Records what a device heap does, in the format of allocator/observe/README.md, which
+// read_recording() reads.
 //
 // Never makes an allocating thread wait for I/O: events go into a bounded ring, and a thread of the
 // recorder's own does all else. What comes while the ring is full is dropped and counted; the file
@@ -20,8 +21,8 @@
 
 namespace weir {
 
-// Says who asks for memory. A stack has an id: the same for the same stack, never another one's.
-// Any thread. Outlives every recorder and heap that has it.
+// Says who asks for memory. Equal stacks have one id, and no other stack has that id. Any thread
+// may call. The source must outlive every recorder and heap that uses it.
 class StackSource {
  public:
   virtual ~StackSource() = default;
@@ -40,11 +41,12 @@ StackSource& cpp_stacks();
 // The stacks of Python code: function, file and line of each frame, and nothing of Weir's or of C
 // in between. Where a thread runs no Python function, or the process has no Python (CPython 3.9 or
 // later), its stacks are cpp_stacks()'. Runs no Python code. A thread that has released Python's
-// lock (the GIL) takes it to name its stack: so the lock's holder must not wait for a thread that
-// allocates during a recording. There is one in the process.
+// lock (the GIL) takes the lock within its allocation, to name its stack. So while a heap is
+// recorded, a thread that holds the lock must not wait for a thread that allocates: both would
+// hang. There is one in the process.
 StackSource& python_stacks();
-// Call it before Python ends, without Python's lock: nobody takes the lock, or waits for it, once
-// this returns.
+// Call it before Python ends, without holding Python's lock. It waits, 2 s at most, for threads in
+// Weir that want that lock; from then on Weir never takes it.
 void python_ends();
 
 struct RecorderOptions {
@@ -59,7 +61,7 @@ struct RecorderOptions {
 };
 
 // Serves one heap, once. Threads: any may call on_event(), mark(), flush(), write_to() and
-// dropped(); close() and the destructor run only when no event can come any more. In a child of
+// dropped(); call close() and the destructor only when no event can come any more. In a child of
 // fork() nothing is recorded, and the parent's file is left alone.
 class Recorder final : public EventSink {
  public:

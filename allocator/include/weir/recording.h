@@ -65,8 +65,8 @@ struct Recording {
 struct ReadOptions {
   // Most events to read; of a longer recording the rest is missing, as `damage` says.
   std::uint64_t most_events = 50'000'000;
-  // More than any sound recording has. Frames and stacks beyond that are left out; marks beyond
-  // it are damage.
+  // Three limits, above what any sound recording has. Frames and stacks beyond them are left out;
+  // marks beyond them are damage.
   std::size_t most_frames = std::size_t{1} << 22;
   std::size_t most_stack_entries = std::size_t{1} << 26;  // frames of all stacks, and stacks
   std::size_t most_text = std::size_t{1} << 28;           // bytes, of frames and marks

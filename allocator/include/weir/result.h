@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors as values. Nothing inside Weir throws; weir::Allocator turns errors into exceptions.
+// Errors as values. Weir returns its failures; weir::Allocator turns them into exceptions.
+// Otherwise only std::bad_alloc (the host has no memory) and what a program's own callback throws
+// leave a call as exceptions.
 #pragma once
 
 #include <cassert>
@@ -12,13 +14,13 @@
 namespace weir {
 
 enum class ErrorCode {
-  out_of_memory,     // neither the device nor the limit has room; the message says what holds it
+  out_of_memory,     // the device or the limit has no room; the message says what holds memory
   invalid_argument,  // the caller's mistake; the message names the argument and the remedy
   unknown_pointer,   // not the start of a live block (freed twice, or never allocated here)
   device,            // the driver refused a call; the message names the call and its error
   capture,           // the call is not legal in the stream's capture
   unavailable,       // something this machine lacks (no driver, no GPU)
-  invalid_input,     // a file that can't be read or parsed; the message has file and line
+  invalid_input,     // a file can't be read, parsed or written; the message names it
   asleep,            // the memory sleeps (HeapTags::sleep()); the message names the tag
 };
 
@@ -51,8 +53,9 @@ class Error {
 // Prints `error` and aborts.
 [[noreturn]] void abort_without_value(const Error& error);
 
-// A T, or why there is none. value() of a failed result aborts, and prints the error; so do * and
-// -> in debug builds, and elsewhere they are undefined, as std::expected's are.
+// A T, or why there is none. value() of a failed result prints the error and aborts. * and -> only
+// assert that there is a T: with NDEBUG they are undefined if there is none, as std::expected's
+// are.
 template <class T>
 class [[nodiscard]] Result {
  public:

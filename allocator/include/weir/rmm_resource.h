@@ -5,8 +5,8 @@
 //   weir::Allocator allocator(weir::Config{.trust = weir::Trust::context});
 //   rmm::mr::set_current_device_resource(weir::RmmResource(allocator));
 //
-// The allocator must outlive all that RMM keeps. For RMM 26.02 and newer; before, its function is
-// set_current_device_resource_ref(). This header needs RMM's, and no other header of Weir's
+// The allocator must outlive all that RMM keeps. The example is for RMM 26.02 and newer; before,
+// call set_current_device_resource_ref(). This header needs RMM's, and no other header of Weir's
 // includes it.
 //
 // Threads, errors: as MemoryResource's, but for rmm::out_of_memory.

@@ -11,9 +11,9 @@
 // A capture builds a graph of kernels, which end_capture() checks by itself: two kernels that touch
 // the same bytes, one of them writing, and of which neither comes after the other along the graph's
 // edges, are a race. A launch of a graph is then work of the stream that launches it. Captures obey
-// the driver's rules, with these limits: a graph is not launched into a capture; and queries and
-// synchronisation of events outside captures are taken to be made in a relaxed exchange of the
-// thread's capture mode, as Weir's devices make them, so that they break no capture.
+// the driver's rules, with these limits: a graph is not launched into a capture; and query() and
+// synchronize() of an event that was not recorded in a capture break none, as if the thread's
+// capture mode were relaxed, which Weir's devices make it for these calls.
 //
 // The host knows work to be complete if a query() said so, if a synchronize() or finish() that
 // waited for it returned, or if it was ordered before such work. A clock past its end is not
@@ -52,8 +52,8 @@ struct CostModel {
   Nanoseconds unmap_per_mapping = 13_us;
   Nanoseconds release = 12_us;  // and, for each MiB,
   Nanoseconds release_per_mib = 200_ns;
-  Nanoseconds allocate_segment = 60_us;  // estimated, as free_segment is,
-  Nanoseconds free_segment = 60_us;      // which waits for all work besides
+  Nanoseconds allocate_segment = 60_us;  // estimated
+  Nanoseconds free_segment = 60_us;      // estimated; plus the wait for all work
   Nanoseconds create_event = 85_ns;
   Nanoseconds destroy_event = 84_ns;
   Nanoseconds record = 141_ns;
@@ -62,7 +62,7 @@ struct CostModel {
   Nanoseconds synchronize = 134_ns;   // and the wait itself
   Nanoseconds record_context = 1_us;  // 0.3 us where streams are idle, 3 us with 256 at work
   Nanoseconds synchronize_context =
-      60_us;  // and the wait itself: a small block is freed and had again
+      60_us;  // plus the wait; covers freeing and allocating a small block, as CudaDevice does
   Nanoseconds capture_info = 46_ns;
   Nanoseconds capture_tips = 46_ns;
   Nanoseconds add_capture_dependencies = 46_ns;
@@ -107,14 +107,14 @@ inline Access Writes(const void* pointer, Bytes bytes) {
 }
 
 // Work elsewhere that kernels of this device wait for, such as that of other ranks. A kernel with
-// peers takes its time as any other, but nothing ordered after its begin is done before they are
-// there. Its kernels are numbered from 1, in the order of their launches. Self-synchronised: called
-// from any thread.
+// peers takes its own time, but work that is ordered after its start is done only once the peers
+// are there. Kernels with the same peers are numbered from 1, in the order of their launches.
+// Self-synchronised: called from any thread.
 class SimPeers {
  public:
   virtual ~SimPeers() = default;
-  // The next kernel is launched, and takes a number. `what`: for messages. Called within calls of
-  // the device, and must make none.
+  // Called when the next kernel is launched: returns that kernel's number. `what`: for messages.
+  // Runs within calls of the device, and must make none.
   virtual std::uint64_t arrive(const std::string& what) = 0;
   // Are the peers of that kernel there? Waits for them, by the real clock, for as long as it deems
   // right, since the clocks of devices know nothing of each other. An error says who is missing.
@@ -128,9 +128,10 @@ struct SimRendezvous {
   std::string what = {};
 };
 
-// Two accesses that conflict and that nothing orders; or an access, and the unmapping of its memory
-// by the host (`second` is then the mapping, `second_stream` is 0). Of memory of allocate_host()
-// that the host frees: `host` (`second_stream` is 0).
+// Two accesses that conflict and that nothing orders (`conflict`); an access, and the unmapping of
+// its memory by the host (`unmapped_in_use`: `second` is the mapping); or an access, and the
+// freeing of its memory of allocate_host() by the host (`host`). `second_stream` is 0 where the
+// host comes second.
 struct Race {
   enum class Kind { conflict, unmapped_in_use, host };
   Kind kind = Kind::conflict;
@@ -155,8 +156,9 @@ struct SimLive {
   friend bool operator==(const SimLive&, const SimLive&) = default;
 };
 
-// Bytes that one write made: which write, and from which of its bytes on. Writes are numbered in
-// the order of their launches, those of a launched graph in the order of capture.
+// Bytes that one write made: `write` is the write's number, `first` the place in the write where
+// they begin. Writes are numbered in the order of their launches, those of a launched graph in the
+// order of capture.
 struct SimContent {
   static constexpr std::uint64_t kZeros = ~std::uint64_t{0};  // the write of zeros
   Bytes offset;
@@ -166,7 +168,7 @@ struct SimContent {
   friend bool operator==(const SimContent&, const SimContent&) = default;
 };
 
-// Part of a page.
+// Part of a page, or of a segment of plain memory.
 struct Segment {
   PhysicalHandle handle;
   Bytes offset;
@@ -178,13 +180,15 @@ class SimDevice final : public Device {
   explicit SimDevice(SimOptions options = {});
   ~SimDevice() override;
 
-  // Another device of the same machine, without a default stream. Either may go first.
+  // Makes another device of the same machine, without a default stream. The devices may be
+  // destroyed in any order.
   std::unique_ptr<SimDevice> new_device();
-  // From now on work of `peer`, a device of the same machine, may use this one's memory.
+  // From now on record_context() and synchronize_context() cover work of `peer` too, a device of
+  // the same machine.
   void add_peer(const SimDevice& peer);
 
-  // Streams. Destroying one that others still name is an error of the program under test; one that
-  // is being captured can't be destroyed.
+  // Streams. A call that names a stream after its destruction is an error of the program under test
+  // (uses_of_destroyed_streams()). A stream that is being captured can't be destroyed.
   Stream new_stream();
   Status destroy_stream(Stream stream);
 
@@ -243,8 +247,8 @@ class SimDevice final : public Device {
   std::vector<SimPage> pages() const;
   std::vector<Segment> translate(Address address, Bytes bytes) const;
 
-  // Which writes the bytes there are of, where mapped and written (SimOptions::track_contents).
-  // Copies carry it.
+  // Which writes made the bytes there, as far as they are mapped and were written (needs
+  // SimOptions::track_contents). A copy keeps what is known of its source.
   std::vector<SimContent> contents(Address address, Bytes bytes) const;
 
   std::string name() const override;

@@ -19,8 +19,8 @@ enum class SleepContents : std::uint8_t {
   backup,     // they are copied to the host, and back
   discard,    // they are whatever the new memory holds
   zero,       // they are zero
-  immutable,  // as backup; but the copy is kept, and used again while the tag was not declared
-              // changed, and nothing was allocated in it
+  immutable,  // as backup; but the copy is kept after waking, and later sleeps copy nothing until
+              // declare_changed() or an allocation in the tag: other writes are lost
 };
 
 enum class TagState : std::uint8_t {
@@ -41,7 +41,7 @@ struct SleepOptions {
 
 struct WakeOptions {
   std::vector<std::string> tags;  // in that order; none: every tag that sleeps
-  // Pinned host memory that is kept for the next sleep, at most.
+  // Most pinned host memory to keep for the next sleep.
   Bytes keep_host;
 };
 
@@ -72,10 +72,10 @@ struct HostPart {
 struct Residue {
   Bytes device;  // memory of the device in all; zero: unknown
   Bytes free;    // of it
-  Bytes weir;    // held by this device heap, awake
+  Bytes weir;    // held by this device heap, awake, or named by on_sleep() callbacks
   Bytes others;  // the rest: the driver's contexts and modules, libraries, other processes
   Bytes host;    // pinned host memory of this device heap's
-  std::vector<HeldMemory> held;  // part of `weir`: by HeapTags::hold(), and plain memory
+  std::vector<HeldMemory> held;  // part of `weir`: plain, or named by holds or callbacks
 };
 
 struct TagInfo {

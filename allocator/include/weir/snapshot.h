@@ -9,12 +9,12 @@
 
 namespace weir {
 
-// As one line of JSON.
+// Returns the snapshot as one line of JSON.
 std::string to_json(const HeapSnapshot& snapshot);
 
-// Into the file `path`, compressed with gzip when the name ends in ".gz". The file appears whole,
-// or not at all; one of that name is replaced. Errors: invalid_input (it can't be written; names
-// it).
+// Writes the snapshot to the file `path`, compressed with gzip if the name ends in ".gz". The file
+// appears whole, or not at all; one of that name is replaced. Errors: invalid_input (it can't be
+// written; names it).
 Status write_snapshot(const HeapSnapshot& snapshot, const std::string& path);
 
 }  // namespace weir

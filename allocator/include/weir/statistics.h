@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters of one device heap: a fold of its events. docs/statistics.md explains every number.
+// Counters of one device heap, made from its events (weir/event.h). docs/statistics.md explains
+// every number.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "weir/event.h"
@@ -14,13 +16,21 @@ namespace weir {
 // A quantity that rises and falls.
 struct Gauge {
   std::uint64_t current = 0;
-  std::uint64_t peak = 0;  // highest `current` since the start or the last reset_peaks(), as far as
-                           // threads that change it at one moment can tell
+  std::uint64_t peak = 0;   // highest `current` since the start or the last reset_peaks(); may be
+                            // too low if several threads change it at one moment
   std::uint64_t total = 0;  // sum of all rises
 
   void add(std::uint64_t n);
   void subtract(std::uint64_t n);  // n <= current
   friend bool operator==(const Gauge&, const Gauge&) = default;
+};
+
+// Calls of one kind that a device heap made to its device, which makes them to the driver.
+struct DeviceCallCount {
+  std::string_view call;    // name_of(DeviceCall)
+  std::uint64_t calls = 0;  // failed ones included
+  Nanoseconds time;         // of the host, in all of them; zero unless Config::time_driver
+  friend bool operator==(const DeviceCallCount&, const DeviceCallCount&) = default;
 };
 
 // Of one stream heap.
@@ -32,17 +42,17 @@ struct HeapStatistics {
   Gauge live_bytes;                 // their sizes, rounded up to kGrain
   Gauge requested_bytes;            // their sizes as asked for
   std::uint64_t fences = 0;         // explicit fences taken on this heap's blocks
-  std::uint64_t stream_waits = 0;   // waits that requests made this heap's stream do
-  std::uint64_t context_waits = 0;  // of them, for the work of all streams
+  std::uint64_t stream_waits = 0;   // GPU waits of its stream, which its requests needed
+  std::uint64_t context_waits = 0;  // those of them for all streams' work
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
 };
 
 // Of one device heap; gauges named as in HeapStatistics cover all its heaps.
 struct Statistics {
   Gauge live_blocks, live_bytes, requested_bytes;
-  Gauge leased_bytes;    // sizes of the pages of which bytes are in use, by whatever heaps
+  Gauge leased_bytes;    // sizes of pages that are not idle, whichever heaps use them
   Gauge reserved_bytes;  // physical memory held: sum of page sizes
-  Gauge mapped_bytes;    // sum over mappings: more than reserved where pages have aliases
+  Gauge mapped_bytes;    // sum over mappings: a page that is mapped twice counts twice
   Gauge pages, mappings;
   // Of reserved_bytes, leased_bytes and live_bytes, what is plain memory (MemoryKind::plain).
   Gauge plain_bytes, plain_leased_bytes;
@@ -50,9 +60,11 @@ struct Statistics {
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
   std::uint64_t trimmed_bytes = 0;
-  // By ContextEventsLost: 1 for each reason why events of the whole context were given up.
+  // By ContextEventsLost: 1 if events of the whole context were given up for that reason.
   std::array<std::uint64_t, kContextEventsLost> context_events_lost{};
   std::vector<HeapStatistics> heaps;  // by HeapId
+  // Those made at least once, in the order of DeviceCall. Only Allocator::statistics() has them.
+  std::vector<DeviceCallCount> driver_calls;
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 
@@ -62,7 +74,7 @@ struct GraphPoolStatistics {
   Bytes live_bytes;           // of blocks not deallocated, outputs of graphs among them
   Bytes reserved_bytes;       // physical memory that the pool holds
   Bytes peak_reserved_bytes;  // the most it ever held
-  Bytes kept_bytes;           // of it, what graphs may use when they are launched
+  Bytes kept_bytes;           // of reserved_bytes, what launches of graphs may use
   std::uint64_t graphs = 0;
   std::uint64_t deferred = 0;  // blocks freed during a capture, which go back when it ends
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units and identifiers. Each is a type of its own, so that swapped arguments do not compile.
+// docs/glossary.md explains the terms that Weir's headers use.
 #pragma once
 
 #include <compare>
@@ -9,7 +10,8 @@
 
 namespace weir {
 
-// A count of bytes. Never negative: subtracting more than there is, is a broken invariant.
+// A count of bytes, never negative. Arithmetic is not checked: a difference below zero wraps
+// around.
 struct Bytes {
   std::uint64_t count = 0;
 
@@ -78,14 +80,16 @@ constexpr Nanoseconds operator""_ms(unsigned long long n) {
 struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
-  // The stream may be destroyed without retire(). So Weir passes it to the driver only within a
-  // call of the program that names it, with one exception: to free a block for which
-  // record_stream() named the stream, an event is recorded on it (by DeviceHeap::deallocate(), or
-  // by the later call that frees a deferred block).
+  // The stream may be destroyed without retire(). So Weir passes it to the driver only within calls
+  // of the program that name the stream, with one exception: to free a block for which
+  // record_stream() named the stream, Weir records an event on it, in DeviceHeap::deallocate() or
+  // in the later call that does a deferred free. Keep the stream alive until then: the driver may
+  // crash on a destroyed stream, or record on a new one that has the same handle.
   bool may_end = false;
 
-  // A stream that Weir first meets while it is captured. The driver gives no id then, so `number`
-  // is Weir's own, and only the handle tells which stream it is.
+  // A stream that is being captured, whose id the driver does not give: `number` stands for it.
+  // Equality compares numbers, not handles, so streams that are to differ need different numbers;
+  // the default is enough for a question to the device about `handle`.
   static constexpr Stream of_captured(void* handle, std::uint64_t number = 0) {
     return {handle, number | kOfCaptured};
   }
@@ -97,7 +101,8 @@ struct Stream {
   constexpr bool is_in_capture() const { return (id & kInCapture) != 0; }
   constexpr Stream outside_capture() const { return {handle, id & ~kInCapture, may_end}; }
 
-  // All streams of the device's context, in events that say whom a stream waited for.
+  // All streams of the device's context: what a stream waited for, in an Event (weir/event.h). A
+  // heap's calls refuse it.
   static constexpr Stream all() { return {.id = kAll}; }
   constexpr bool is_all() const { return id == kAll; }
 
@@ -109,21 +114,24 @@ struct Stream {
   static constexpr std::uint64_t kInCapture = std::uint64_t{1} << 63;
 };
 
-// A stream heap's number within its device heap, from 0, in order of first use; dense.
+// The number of a stream heap (the blocks of one stream in one pool) within its device heap: 0, 1,
+// 2 and so on, in order of first use.
 struct HeapId {
   std::uint32_t value = 0;
   constexpr auto operator<=>(const HeapId&) const = default;
 };
-// The heap of events that no heap's request caused.
+// Event::heap of an event that no heap's request caused.
 inline constexpr HeapId kNoHeap{~std::uint32_t{0}};
 
-// A page's number within its device heap, from 0; never reused.
+// The number of a page (a PhysicalHandle, or a segment of plain memory) within its device heap,
+// from 0; never reused.
 struct PageId {
   std::uint32_t value = 0;
   constexpr auto operator<=>(const PageId&) const = default;
 };
 
-// A point on a stream's timeline. Rises as events are recorded, so several points may be equal.
+// A point on a stream's timeline. The number rises only when an event (EventHandle) is recorded:
+// points taken between two records are equal.
 struct Sequence {
   std::uint64_t value = 0;
   constexpr auto operator<=>(const Sequence&) const = default;
@@ -136,8 +144,8 @@ struct TimelineId {
 };
 
 // A point on a stream's timeline, for all work queued on the stream until it was taken. A fence is
-// satisfied for another timeline, for good, once that timeline or the host is known to be past it.
-// Only the device heap that returned the fence understands it.
+// satisfied for another timeline, for good, once that timeline is known to be ordered behind it, or
+// the host has seen its work complete. Only the device heap that returned the fence understands it.
 struct Fence {
   TimelineId timeline;
   Sequence sequence;

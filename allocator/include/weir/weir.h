@@ -42,7 +42,7 @@ int32_t weir_abi_version(void);
 /* Numbers are never given a new meaning. */
 typedef int32_t weir_status_t;
 #define WEIR_OK ((weir_status_t)0)
-#define WEIR_OUT_OF_MEMORY ((weir_status_t)1)    /* neither the device nor the limit has room */
+#define WEIR_OUT_OF_MEMORY ((weir_status_t)1)    /* the device or the limit has no room */
 #define WEIR_INVALID_ARGUMENT ((weir_status_t)2) /* the caller's mistake, a setting's included */
 #define WEIR_UNKNOWN_POINTER ((weir_status_t)3)  /* not the start of a live block */
 #define WEIR_DEVICE_ERROR ((weir_status_t)4)     /* the driver refused a call */
@@ -55,8 +55,8 @@ typedef int32_t weir_status_t;
 /* "WEIR_OUT_OF_MEMORY" and so on; "unknown" for another number. Never null, never freed. */
 const char* weir_status_name(weir_status_t status);
 
-/* The reason of this thread's latest failed call; "" before the first. Never null; stays valid
- * until the thread's next call that fails, or weir_validate() finds something. */
+/* The reason of this thread's latest failed call; "" before the first. Never null; valid until this
+ * thread's next failed call, or its next weir_validate() that finds something. */
 const char* weir_last_error(void);
 
 typedef struct weir_allocator_t weir_allocator_t;
@@ -69,7 +69,7 @@ typedef struct weir_setting_t {
 
 typedef struct weir_options_t {
   size_t size; /* sizeof(weir_options_t) */
-  /* They take precedence over the environment. Null when the count is zero. */
+  /* They override the environment. May be null if the count is zero. */
   const weir_setting_t* settings;
   size_t settings_count;
   int32_t ignore_environment; /* 1: the WEIR_* variables of the environment are not read */
@@ -86,8 +86,8 @@ void weir_destroy(weir_allocator_t* allocator);
 /* The device that is current in the calling thread. */
 #define WEIR_CURRENT_DEVICE ((int32_t)-1)
 
-/* A block of at least `bytes` at a multiple of 512, for work on `stream`. Zero bytes: null. On
- * failure *block is null. */
+/* A block of at least `bytes`, at an address that is a multiple of 512, for work on `stream`. Zero
+ * bytes: null. On failure *block is null. */
 weir_status_t weir_allocate(weir_allocator_t* allocator, uint64_t bytes, void* stream,
                             int32_t device, void** block);
 
@@ -114,9 +114,10 @@ weir_status_t weir_retire(weir_allocator_t* allocator, void* stream, int32_t dev
  * more can go without waiting. `given_back` (may be null): the bytes that went. */
 weir_status_t weir_trim(weir_allocator_t* allocator, uint64_t keep, uint64_t* given_back);
 
-/* Most physical memory that `device` may hold, graph pools included; zero: no limit. If more is
- * held, idle memory goes back at once; memory in use, with the first weir_deallocate() after that
- * use; memory that a graph may use, once the graph is gone. */
+/* Limits the physical memory that `device` holds, graph pools included, to `bytes`; zero: no limit.
+ * If more is held, idle memory goes back at once; free memory that work on the device still uses,
+ * with the first weir_deallocate() after that work is done; memory that a graph may use, once the
+ * graph is gone. */
 weir_status_t weir_set_limit(weir_allocator_t* allocator, uint64_t bytes, int32_t device);
 
 /* Of one device; docs/statistics.md explains every number. */
@@ -133,7 +134,7 @@ typedef struct weir_statistics_t {
   uint64_t trimmed_bytes;
   uint64_t plain_bytes, plain_bytes_peak; /* of reserved_bytes, what is plain memory */
   uint64_t plain_leased_bytes, plain_live_bytes;
-  /* 1 for each reason why events of the whole context were given up */
+  /* each is 1 if events of the whole context were given up for that reason */
   uint64_t context_events_lost_external_stream, context_events_lost_unannounced_capture;
   uint64_t context_events_lost_refused, context_events_lost_unavailable;
   uint64_t context_events_lost_pluggable;
@@ -148,22 +149,37 @@ typedef struct weir_statistics_t {
 weir_status_t weir_statistics(weir_allocator_t* allocator, int32_t device,
                               weir_statistics_t* statistics);
 
-/* Checks every invariant of every device's heap. `broken` (may be null): how many don't hold; when
- * it is not zero weir_last_error() lists them, one a line. */
+/* Calls of one kind that Weir made to the driver, failed ones included. */
+typedef struct weir_driver_call_t {
+  const char* name; /* "create", "map", ...: never freed */
+  uint64_t calls;
+  uint64_t nanoseconds; /* of the host; zero unless WEIR_TIME_DRIVER is 1 */
+} weir_driver_call_t;
+/* Writes the kinds that were called, at most `size` of them. `needed` (may be null): how many there
+ * are. `calls` may be null if `size` is zero. */
+weir_status_t weir_driver_calls(weir_allocator_t* allocator, int32_t device,
+                                weir_driver_call_t* calls, size_t size, size_t* needed);
+
+/* Checks every invariant of every device's heap. `broken` (may be null): the number of broken ones;
+ * if it is not zero, weir_last_error() lists them, one a line. */
 weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
 
 /* Recordings and snapshots (docs/recording.md). Files of devices after the first
  * have the device's number before the extension.
  *
- * start: records what each device does from now on into `path`; WEIR_INVALID_ARGUMENT if it is
- * recorded already. stop: does nothing if nothing is recorded. write: writes the latest events,
- * with WEIR_RECORD_RING. mark: adds a remark to what is recorded. A snapshot is of one device. */
+ * start: records what each device does from now on into `path`; WEIR_INVALID_ARGUMENT while a
+ * recording goes on. stop: ends the recording, if there is one. write: with WEIR_RECORD_RING,
+ * writes the latest events to `path`. mark: adds a remark to what is recorded. A snapshot is of one
+ * device. */
 weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path);
-/* `stacks`, of who asked for each block: "none", "cpp", "python"; null: as WEIR_RECORD_STACKS says.
+/* `stacks`: which kind of stack is recorded with each allocation: "none", "cpp", "python"; null: as
+ * WEIR_RECORD_STACKS says.
  */
 weir_status_t weir_record_start_with(weir_allocator_t* allocator, const char* path,
                                      const char* stacks);
-/* Call it before Python ends, without its lock (the GIL): nobody waits for that lock afterwards.
+/* For programs that record Python stacks: call it before Python ends, without holding its lock (the
+ * GIL). It waits, 2 s at most, for threads in Weir that want that lock; from then on Weir never
+ * takes it.
  */
 void weir_python_ends(void);
 weir_status_t weir_record_stop(weir_allocator_t* allocator);
@@ -182,18 +198,21 @@ typedef struct weir_graph_t weir_graph_t;
 /* Most memory that the pool may hold, in bytes; zero: what the device's limit leaves. */
 weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, int32_t device,
                                    weir_graph_pool_t** pool);
-/* Live blocks and graphs stay valid. Idle memory goes back at once, the rest as they go. */
+/* Live blocks and graphs stay valid. Idle memory goes back at once, other memory as blocks are
+ * deallocated and graphs destroyed. */
 void weir_graph_pool_close(weir_graph_pool_t* pool);
 
-/* Requests on `stream` are served from the pool, eagerly, until the binding is closed. (Filters
- * here, and the driver's own handle of a graph: in C++ only.) */
+/* Requests on `stream` are served from the pool, eagerly, until weir_route_close(). (Only C++ has
+ * warm-ups by filter, and the driver's handles of a graph.) */
 weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream,
                                       weir_route_t** binding);
 
 /* For programs that begin and end captures themselves: the pool serves requests on captured streams
- * for which the filter returns not 0. Open the binding before the capture begins, and close it
- * after the end. `keep`: the capture made a graph; call weir_graph_pool_release_graph() once the
- * graph will not be launched again. Its memory goes when it is destroyed and its launches are done.
+ * for which the filter returns not 0. The filter is called for each request while the binding is
+ * open, in the requesting thread; it must not call Weir. Open the binding before the capture
+ * begins, and close it after the end. `keep`: the capture made a graph; call
+ * weir_graph_pool_release_graph() once the graph will not be launched again. Its memory goes when
+ * it is destroyed and its launches are done.
  */
 typedef int32_t (*weir_stream_filter_t)(void* stream, void* context);
 weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
@@ -218,9 +237,11 @@ typedef enum weir_capture_mode_t {
   WEIR_CAPTURE_THREAD_LOCAL = 1,
   WEIR_CAPTURE_RELAXED = 2,
 } weir_capture_mode_t;
-/* A capture of `stream` into the pool. The end makes a graph of it; whether or not that succeeds,
- * the capture's handle is gone. It needs the pool that the capture began with, still open; once
- * that is closed, the capture can only be abandoned. */
+/* A capture of `stream` into the pool. weir_capture_end() makes a graph of it. Call that in the
+ * thread that began the capture (in any, if `mode` is relaxed), with the pool that the capture
+ * began with, still open; once that pool is closed, only weir_capture_abandon() is left. Even if
+ * weir_capture_end() fails, the capture's handle is gone, and the capture is thrown away; but in
+ * the wrong thread the driver refuses both, and its capture goes on without the pool. */
 weir_status_t weir_capture_begin(weir_graph_pool_t* pool, void* stream, weir_capture_mode_t mode,
                                  weir_capture_t** capture);
 weir_status_t weir_capture_end(weir_graph_pool_t* pool, weir_capture_t* capture,
@@ -252,7 +273,7 @@ typedef struct weir_sleep_options_t {
   size_t tags_count;
   int32_t contents;             /* weir_contents_t, from now on */
   int32_t keep;                 /* 1: what can't sleep stays awake, and is no error */
-  int32_t forget_graph_scratch; /* 1: bytes that graphs alone have are not copied */
+  int32_t forget_graph_scratch; /* 1: bytes of graphs' pages outside live blocks are lost */
 } weir_sleep_options_t;
 #define WEIR_SLEEP_OPTIONS_INIT \
   { sizeof(weir_sleep_options_t), NULL, 0, WEIR_CONTENTS_AS_BEFORE, 0, 0 }
@@ -261,7 +282,7 @@ typedef struct weir_wake_options_t {
   size_t size; /* sizeof(weir_wake_options_t) */
   const char* const* tags;
   size_t tags_count;
-  uint64_t keep_host_bytes; /* pinned host memory that is kept for the next sleep, at most */
+  uint64_t keep_host_bytes; /* most pinned host memory to keep for the next sleep */
 } weir_wake_options_t;
 #define WEIR_WAKE_OPTIONS_INIT \
   { sizeof(weir_wake_options_t), NULL, 0, 0 }
@@ -269,7 +290,7 @@ typedef struct weir_wake_options_t {
 typedef struct weir_sleep_report_t {
   size_t size;           /* sizeof(weir_sleep_report_t); set it before the call */
   uint64_t bytes;        /* given back to the device, or had from it */
-  uint64_t copied_bytes; /* in so many copies: */
+  uint64_t copied_bytes; /* between device and host, in `copies` copies */
   uint64_t copies;
   uint64_t host_bytes; /* pinned host memory that is held after the call */
   uint64_t kept_bytes; /* that can't sleep, and stayed awake */
@@ -293,8 +314,8 @@ typedef struct weir_tag_info_t {
   { sizeof(weir_tag_info_t), 0, 0, 0, 0, 0 }
 weir_status_t weir_tag_info(weir_allocator_t* allocator, int32_t device, const char* tag,
                             weir_tag_info_t* info);
-/* The tags' names, one a line, cut to `size` bytes with the zero. `needed` (may be null): bytes of
- * all of them. */
+/* The tags' names, one a line, cut to `size` bytes, the final zero included. `needed` (may be
+ * null): the `size` that all names need, the zero included. */
 weir_status_t weir_tag_list(weir_allocator_t* allocator, int32_t device, char* names, size_t size,
                             size_t* needed);
 weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, const char* tag,
@@ -302,8 +323,9 @@ weir_status_t weir_set_contents(weir_allocator_t* allocator, int32_t device, con
 /* Says that bytes of a WEIR_CONTENTS_IMMUTABLE tag have changed since they were copied. */
 weir_status_t weir_declare_changed(weir_allocator_t* allocator, int32_t device, const char* tag);
 
-/* Writes the copy of `bytes` from `pointer` on, within a live block that sleeps, to host memory.
- * WEIR_INVALID_ARGUMENT: there is no copy. WEIR_UNAVAILABLE on a simulated device. */
+/* Writes Weir's copy of the `bytes` bytes from `pointer` on, within one live block that sleeps, to
+ * `to`, in host memory. WEIR_INVALID_ARGUMENT: there is no copy. WEIR_UNAVAILABLE: the device is a
+ * simulated one. */
 weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, const void* pointer,
                                uint64_t bytes, void* to);
 
@@ -311,7 +333,7 @@ weir_status_t weir_read_asleep(weir_allocator_t* allocator, int32_t device, cons
 weir_status_t weir_allocate_tagged(weir_allocator_t* allocator, uint64_t bytes, void* stream,
                                    int32_t device, const char* tag, void** block);
 /* Requests of the calling thread, or of all threads, belong to the tag until weir_tag_end(), which
- * comes before weir_destroy(). Null is fine there. */
+ * must come before weir_destroy() and accepts null. */
 typedef struct weir_tag_scope_t weir_tag_scope_t;
 weir_status_t weir_tag_begin(weir_allocator_t* allocator, int32_t device, const char* tag,
                              int32_t all_threads, weir_tag_scope_t** scope);

@@ -123,13 +123,24 @@ def honour_expandable_segments(torch) -> None:  # noqa: ANN001
             opened.close()
 
 
-def stats(device: object = None) -> dict[str, int]:
-    """The counters of one device (the current one): docs/statistics.md explains every number."""
+def stats(device: object = None) -> dict[str, object]:
+    """The counters of one device (the current one): docs/statistics.md explains every number.
+
+    "driver_calls" has a dict for each kind of call that Weir made to the driver: "calls", and
+    "nanoseconds" of the host, which is 0 unless WEIR_TIME_DRIVER is 1.
+    """
     library = _in_use.active()
     numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))
     _native.check(library, library.weir_statistics(library.weir_torch_allocator(),
                                                    _device(device), ctypes.byref(numbers)))
-    return {name: getattr(numbers, name) for name, _ in numbers._fields_ if name != "size"}
+    found = {name: getattr(numbers, name) for name, _ in numbers._fields_ if name != "size"}
+    calls, needed = (_native.DriverCall * 64)(), ctypes.c_size_t()
+    _native.check(library, library.weir_driver_calls(library.weir_torch_allocator(), _device(device),
+                                                     calls, len(calls), ctypes.byref(needed)))
+    found["driver_calls"] = {
+        one.name.decode(): {"calls": one.calls, "nanoseconds": one.nanoseconds}
+        for one in calls[:needed.value]}
+    return found
 
 
 def collective_memory(device: object = None) -> int:

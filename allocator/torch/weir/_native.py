@@ -71,6 +71,13 @@ class Statistics(ctypes.Structure):
     ]
 
 
+class DriverCall(ctypes.Structure):
+    """weir_driver_call_t of weir.h."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("calls", ctypes.c_uint64),
+                ("nanoseconds", ctypes.c_uint64)]
+
+
 class SleepOptions(ctypes.Structure):
     """weir_sleep_options_t of weir.h."""
 
@@ -136,6 +143,8 @@ _FUNCTIONS = {
                                 ctypes.POINTER(ctypes.c_void_p)]),
     "weir_deallocate": (_STATUS, [_HANDLE, ctypes.c_void_p]),
     "weir_statistics": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Statistics)]),
+    "weir_driver_calls": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(DriverCall),
+                                    ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
     "weir_sleep": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(SleepOptions),
                              ctypes.POINTER(SleepReport)]),
     "weir_wake": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(WakeOptions),

@@ -15,7 +15,7 @@ class Entry:
     place: str          # module:Class
     title: str
     steps: int          # at full scale: some 5 to 8 s on an H200
-    world: int = 1      # processes, a GPU each
+    distributed: bool = False  # over several processes, a GPU each
     listed: bool = True  # runs when none is named
 
 
@@ -30,12 +30,12 @@ WORKLOADS = {
     "cnn": Entry("vision:Cnn", "ConvNeXt, resolutions vary, training", 40),
     "gnn": Entry("graphs:Gnn", "graph neural net, graphs vary, training", 80),
     "serve": Entry("serving:Serve", "serving on six streams", 40),
-    "ddp": Entry("distributed:Ddp", "GPT-2 medium, DDP, two GPUs", 30, world=2),
-    "fsdp2": Entry("distributed:Fsdp2", "Llama 1 B, FSDP2, two GPUs", 30, world=2),
-    "ddp_large": Entry("distributed:DdpLarge", "GPT-2 medium, DDP, two GPUs, batch of 24", 30,
-                       world=2, listed=False),
-    "fsdp2_large": Entry("distributed:Fsdp2Large", "Llama 1 B, FSDP2, two GPUs, batch of 24", 30,
-                         world=2, listed=False),
+    "ddp": Entry("distributed:Ddp", "GPT-2 medium, DDP", 30, distributed=True),
+    "fsdp2": Entry("distributed:Fsdp2", "Llama 1 B, FSDP2", 30, distributed=True),
+    "ddp_large": Entry("distributed:DdpLarge", "GPT-2 medium, DDP, batch of 24", 30,
+                       distributed=True, listed=False),
+    "fsdp2_large": Entry("distributed:Fsdp2Large", "Llama 1 B, FSDP2, batch of 24", 30,
+                         distributed=True, listed=False),
     "gpt2_small": Entry("language:Gpt2Small", "GPT-2 small, training (--bitwise)", 200,
                         listed=False),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same training over two GPUs: DDP, which keeps the model on each, and FSDP2, which shards it.
+"""The same training over several GPUs: DDP, which keeps the model on each, and FSDP2, which shards it.
 
 The process group is there when these are built; each process draws lengths of its own. The hosts
 that this was run on take about as long to queue a step of the small batches as a GPU to run it, and

@@ -11,19 +11,21 @@
 // Buckets are filled in reverse order of the parameters, because the backward pass produces
 // gradients in that order. A bucket is launched once its tensors are ready and all earlier buckets
 // were launched, so that all ranks launch buckets in one order, whatever the order of the
-// gradients. All ranks must create equal bucketers and report every tensor once a step; a program
-// zeroes and reports a tensor that the step does not use. end_capture() detects captured bucketers
-// that differ; eager ones are detected only when an operation hangs.
+// gradients. All ranks must create equal bucketers and report every tensor once a step; a tensor
+// that the step does not use must be set to zero and reported too. end_capture() detects captured
+// bucketers that differ; eager ones are detected only when an operation hangs.
 //
-// One stream writes and reads the gradients. A program that computes some on another stream makes
-// the bucketer's stream wait for them before it calls ready() (DeviceHeap::order()).
+// One stream writes and reads the gradients. A program that computes some gradients on another
+// stream must first make the bucketer's stream wait for them (DeviceHeap::order()), then call
+// ready().
 //
 // Captures: a step is captured as a whole, or not at all; each launch of the graph is a step. If
 // the capture ends before finish(), the step is abandoned: its graph lacks a part of it, and the
 // next ready() begins another. Destroy the graphs before the bucketer.
 //
-// Threads: self-synchronised. The stream must live as long as the bucketer, or be retired with the
-// heap. A bucketer that was moved from may be destroyed or assigned to, nothing else.
+// Threads: self-synchronised. The stream must live as long as the bucketer, or be given to
+// DeviceHeap::retire() before it is destroyed. A bucketer that was moved from may be destroyed or
+// assigned to, nothing else.
 #pragma once
 
 #include <cstddef>
@@ -63,14 +65,16 @@ class Bucketer {
   // null if the tensor has no elements or does not exist.
   void* bucket_view(std::size_t tensor) const;
 
-  // Reports that work queued so far wrote the tensor, and launches the buckets that can be
-  // launched. Errors: invalid_argument (no such tensor; the tensor is already ready); capture (the
-  // step began eagerly, and the stream is being captured); those of Communicator::run(). If only
-  // the launch failed, the tensor is ready nonetheless, and finish() tries the launch again.
+  // Reports that work queued so far on the bucketer's stream wrote the tensor, and launches the
+  // buckets that are then complete. Errors: invalid_argument (no such tensor; the tensor is already
+  // ready); capture (the step began eagerly, and the stream is being captured); those of
+  // Communicator::run(). If only the launch failed, the tensor is ready nonetheless, and finish()
+  // tries the launch again.
   Status ready(std::size_t tensor);
-  // Ends the step: work queued from now on runs after all all-reduces. Errors: invalid_argument
-  // (tensors are not ready: how many, and the first; the step goes on); capture (the step is
-  // abandoned); those of Communicator::run() (a bucket could not be launched); device.
+  // Ends the step: work queued on the bucketer's stream from now on runs after all all-reduces.
+  // Errors: invalid_argument (tensors are not ready: how many, and the first; the step goes on);
+  // capture (the step's capture has ended: the step is abandoned); those of Communicator::run() (a
+  // bucket could not be launched); device.
   Status finish();
 
  private:

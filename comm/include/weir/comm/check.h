@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `weir comm check`: the settings of NCCL in force, and what of them and of this machine breaks
-// captures or RDMA without a word from NCCL.
+// `weir comm check`: NCCL's settings in force, and which of them, or what of this machine, breaks
+// captures or RDMA without a message from NCCL.
 //
 // All sources are arguments (a root folder, an environment, a home folder), so a test can pass an
 // invented machine. Threads: all functions may be called concurrently. docs/comm.md explains
@@ -48,10 +48,10 @@ struct Check {
 
   std::vector<Finding> findings;  // errors first
 
-  // Returns the setting of that name, or null if it is not set or empty.
+  // Returns the setting of that name, or null if it is unset or empty.
   const Setting* find(std::string_view name) const;
-  // Returns a setting's value as NCCL parses a number: trailing text is ignored, and text without a
-  // number is 0.
+  // Returns a setting's value as NCCL parses a number (trailing text is ignored, and text without a
+  // number is 0), or nothing if the setting is unset or empty.
   std::optional<std::int64_t> number(std::string_view name) const;
   bool has_error() const;
 };

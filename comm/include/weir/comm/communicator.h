@@ -29,8 +29,9 @@
 //
 // Threads: any thread may call; operations of several threads are queued one at a time. All ranks
 // must ask for operations in the same order.
-// Order of destruction: graphs of its operations, registered buffers, the communicator, the heap.
-// A communicator that was moved from may be destroyed or assigned to, nothing else.
+// Order of destruction: first the graphs of its operations, then registered buffers, then the
+// communicator, then the heap. A communicator that was moved from may be destroyed or assigned to,
+// nothing else.
 #pragma once
 
 #include <cstdint>
@@ -57,10 +58,10 @@ class CommState;
 struct CommunicatorOptions {
   std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
-  // (simulated time on a simulated device). Where more than 512 are queued, two to eight are
-  // watched together, and have so much each. Zero turns this off. The time begins when the
-  // operation is queued, or, if that is later, when the operation before it is seen to end. It
-  // includes the wait for earlier work of the caller's stream.
+  // (simulated time on a simulated device). While more than 512 operations are queued, several in a
+  // row may be watched as one, which then has as many times as long. Zero: no limit. The time
+  // begins when the operation is queued or, if that is later, when the communicator's operation
+  // before it is seen to end. It includes the wait for earlier work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest time that create(), prepare(), split(), end_capture() and close() wait for other ranks.
   // Always real time, and more than zero.
@@ -91,7 +92,8 @@ inline Where overlapped(Stream stream) {
 
 // The end of an operation, for Work.
 struct WorkPoint {
-  // Of an eager operation. Without one, a waiter waits for all that `stream` holds by then.
+  // The end of an eager operation. If there is none, wait() waits for all that `stream` holds at
+  // that call.
   std::optional<Fence> fence;
   Stream stream;                 // the operation runs on it
   std::uint64_t capture = 0;     // the id of the operation's capture; 0 if it is eager
@@ -132,8 +134,8 @@ class Communicator {
   // within `host_timeout`, or NCCL refused).
   static Result<Communicator> create(CommContext context, const UniqueId& id, int ranks, int rank,
                                      const CommunicatorOptions& options = {});
-  // The destructor calls close(), and logs its error. Where graphs of a CaptureScope, or registered
-  // buffers, outlive the communicator, the last that goes does so.
+  // The destructor calls close(), and logs its error. If graphs of a CaptureScope, or registered
+  // buffers, are alive then, the last of them to go closes the communicator.
 
   // Returns what the communicator runs on.
   const CommContext& context() const;
@@ -144,7 +146,7 @@ class Communicator {
   // may equal `receive`; where one buffer has a part for each rank, the other may be this rank's
   // part. Otherwise the buffers must not overlap. Errors: invalid_argument; capture (the
   // communicator is not prepared; the capture is already invalidated; no pool serves it); device
-  // (NCCL refused: the communicator has ended); whatever ended the communicator.
+  // (NCCL refused, which ends the communicator); the error that ended the communicator before.
   Result<Work> all_reduce(const void* send, void* receive, std::uint64_t count, DataType type,
                           ReduceOp reduction, Where where) {
     return run({OperationKind::all_reduce, send, receive, count, type, reduction}, where);
@@ -157,8 +159,9 @@ class Communicator {
                               ReduceOp reduction, Where where) {
     return run({OperationKind::reduce_scatter, send, receive, count, type, reduction}, where);
   }
-  // Runs any operation, or several as one group (NCCL: ncclGroupStart, ncclGroupEnd). Sends and
-  // receives between the same ranks must be one group. An empty group gives an empty Work.
+  // Runs any operation, or several as one group (NCCL: ncclGroupStart, ncclGroupEnd). Two ranks
+  // that send to each other must each do the send and the receive in one group, else both sends may
+  // wait forever. An empty group gives an empty Work.
   Result<Work> run(const Operation& operation, Where where) {
     return run(std::span<const Operation>(&operation, 1), where);
   }
@@ -167,8 +170,9 @@ class Communicator {
   // Connects what would otherwise connect at first use: rings and trees, and this rank with every
   // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
   // call it; the host waits. If a rank calls later than another's `host_timeout`, prepare() fails
-  // on both. NCCL keeps some tens of MiB for a second communicator, with which ranks agree; during
-  // the call it takes 64 MiB more. A second call does nothing.
+  // on all ranks, and their communicators end. NCCL keeps some tens of MiB of the GPU for a second
+  // communicator, with which ranks agree, and during the call takes 64 MiB more. A second call does
+  // nothing.
   Status prepare();
   bool prepared() const;
 
@@ -180,8 +184,8 @@ class Communicator {
   // has a graph); device (a rank did not call).
   Result<Graph> end_capture(CaptureScope& capture);
   // Launches the graph. This communicator, and each other one that has operations in the graph,
-  // watches that the launch ends; one that can't watch it ends, and the graph runs. Errors: those
-  // of Graph::launch; whatever ended one of the communicators.
+  // watches that the launch ends; a communicator that can't watch the launch is ended, though the
+  // graph runs. Errors: those of Graph::launch; whatever ended one of the communicators.
   Status launch(Graph& graph, Stream stream);
 
   // Makes a communicator of all ranks that gave the same color, in order of `key`; a rank with a
@@ -196,16 +200,17 @@ class Communicator {
   Status status() const;
   Status poll();
   // Ends running operations on this rank; the watchdogs of other ranks find out by themselves.
-  // Waits up to 1 s for a call into NCCL that another thread is making. A call that takes longer is
-  // waiting for other ranks, and is ended.
+  // Waits up to 1 s for a call into NCCL that another thread is making. A longer call is taken to
+  // wait for other ranks, and is ended.
   void abort(const std::string& why);
   // Waits for the communicator's operations, then gives back what NCCL and Weir hold for it; each
   // takes at most `host_timeout`. No other call may be running. If ranks are threads of one
-  // process, synchronise them after close(): NCCL waits there for all GPUs of the process, and so
-  // for every rank that waits for this one. Errors: invalid_argument (graphs that captured its
-  // operations are alive, or registered buffers are open: the communicator stays as it is); device
-  // (an operation did not end: the message names it, and it was ended; or NCCL did not release
-  // something, which is kept: all else is gone).
+  // process, let them meet at a barrier after close(): in close() NCCL waits for all GPUs of the
+  // process, and so in vain for a rank that has gone on and waits for this one. Errors:
+  // invalid_argument (graphs that captured its operations are alive, or registered buffers are
+  // open: the communicator stays as it is); device (an operation, which the message names, did not
+  // end by itself and was aborted; or NCCL did not release something, which is kept; all else is
+  // gone in both cases).
   Status close();
 
  private:

@@ -29,7 +29,7 @@ namespace weir {
 using Environment = std::map<std::string, std::string, std::less<>>;
 // Returns a copy of this process's environment.
 Environment process_environment();
-// Returns the value of a variable, or null if the variable is not set or empty.
+// Returns the value of a variable, or null if the variable is unset or empty.
 const std::string* value_of(const Environment& environment, std::string_view name);
 
 // Which rank this process is.
@@ -49,22 +49,22 @@ struct Launch {
 
 // Reads the launch from the environment. The first launcher whose three variables are set decides:
 // Weir's own variables (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and
-// other users of Hydra, srun. Without any of them it is rank 0 of 1. If only some of a launcher's
-// are set, and no other's (of Weir's own: in any case; of srun: if there is a step), or WEIR_MEET
-// without a rank, that is an error. Errors: invalid_argument
-// (a variable is malformed, missing, or contradicts another, or nothing says where rank 0 is; the
-// message has the variable's name, its value and the remedy).
+// other users of Hydra, srun. Without any of them it is rank 0 of 1. It is an error if only some of
+// Weir's own are set; if only some of another launcher's are set (srun's count in a job step only)
+// and no launcher's are complete; or if WEIR_MEET is set and no launcher's variables are. Errors:
+// invalid_argument (a variable is malformed, missing, or contradicts another, or nothing says where
+// rank 0 is; the message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
-// Returns the id of a communicator of all ranks of `launch`, the same on each rank, at once. Sets
-// NCCL_COMM_ID in the process's environment, unless the user has set it. Nccl::init() then waits,
-// and fails after about a minute if rank 0 does not listen. Call rendezvous() before the first use
-// of NCCL. An address always gives the same id: make one communicator with it, and others by
-// Nccl::split(). Errors: those of Nccl::unique_id().
+// Returns, without waiting for other ranks, the id of a communicator of all ranks of `launch`;
+// every rank gets the same id. Sets NCCL_COMM_ID in the process's environment, unless the user has
+// set it. Nccl::init() then waits, and fails after about a minute if rank 0 does not listen. Call
+// rendezvous() before the first use of NCCL. An address always gives the same id: make one
+// communicator with it, and others by Nccl::split(). Errors: those of Nccl::unique_id().
 Result<UniqueId> rendezvous(Nccl& nccl, const Launch& launch);
 
-// Unsets what rendezvous() has set: every id that the process makes later would be that address.
-// Call it once Nccl::init() has returned or failed.
+// Unsets what rendezvous() has set: otherwise every id that the process makes later would be that
+// address. Call it once Nccl::init() has returned, successful or not.
 void finish_rendezvous(const Launch& launch);
 
 }  // namespace weir

@@ -8,8 +8,8 @@
 // Threads: calls about one communicator are made one at a time, with two exceptions. async_error()
 // may run concurrently with any other call; revoke() and abort() may run concurrently with a call
 // that waits for other ranks, to end it. Calls about different communicators may run concurrently.
-// Captures: no call breaks a capture in progress, whatever its mode: calls that could break
-// one run with the thread's capture mode exchanged to relaxed. Work queued on a captured stream
+// Captures: no call breaks a capture in progress, whatever its mode: a call that could break one
+// exchanges the thread's capture mode for relaxed while it runs. Work queued on a captured stream
 // becomes part of its graph. Errors: device (NCCL refused: the call's or operation's name, its
 // error, and the text of ncclGetLastError); unavailable; invalid_argument.
 #pragma once
@@ -50,7 +50,7 @@ struct UniqueId {
 // The settings of a new communicator. (NCCL: ncclConfig_t.)
 struct CommConfig {
   std::string name;                            // in NCCL's own logs
-  std::optional<int> max_ctas = std::nullopt;  // thread blocks of a collective (NCCL: maxCTAs)
+  std::optional<int> max_ctas = std::nullopt;  // most thread blocks of a collective (NCCL: maxCTAs)
 };
 
 class Nccl {
@@ -85,8 +85,8 @@ class Nccl {
   // Queues the operations on `stream`; several are one group. After an error some of them may run.
   virtual Status enqueue(CommHandle comm, std::span<const Operation> group, Stream stream) = 0;
 
-  // Memory that NCCL can register: one physical handle, which can be exported to other processes
-  // and network cards. (NCCL: ncclMemAlloc.)
+  // A segment is memory that NCCL can register (NCCL: ncclMemAlloc): one physical handle, which can
+  // be exported to other processes and network cards. (Segments of MemoryCalls are other memory.)
   virtual Result<Address> allocate_segment(Bytes bytes) = 0;
   virtual Status free_segment(Address segment) = 0;
   virtual Result<RegistrationHandle> register_range(CommHandle comm, Address address,
@@ -98,9 +98,10 @@ class Nccl {
   virtual Status destroy_stream(Stream stream) = 0;
 
   // An all-gather of host memory, with which ranks agree: returns every rank's `mine`, in order of
-  // rank. All ranks pass the same number of bytes. The host waits for all ranks, at most `timeout`,
-  // and as long for the copy back. The communicator must have no unfinished work. Errors: device (a
-  // rank did not call in time).
+  // rank. All ranks pass the same number of bytes. The host waits at most `timeout` for all ranks,
+  // then at most `timeout` for the copy back. The communicator must have no unfinished work.
+  // Errors: device (a rank did not call in time); invalid_argument (the bytes of all ranks are more
+  // than fit into 2 MiB).
   virtual Result<std::vector<std::vector<std::byte>>> host_all_gather(
       CommHandle comm, std::span<const std::byte> mine, Nanoseconds timeout) = 0;
 };

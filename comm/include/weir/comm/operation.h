@@ -71,8 +71,8 @@ struct Operation {
   Bytes writes(int ranks, int rank) const;
   // Returns whether one of the buffers has a part for each rank.
   bool has_parts() const;
-  // Returns whether the operation connects pairs of ranks. The others connect all ranks in rings
-  // and trees.
+  // Returns whether the operation connects pairs of ranks. All other operations connect all ranks
+  // in rings and trees.
   bool is_point_to_point() const;
   // Returns a description such as "all-reduce of 64.00 MiB of float32 (sum)" or "send of 4.00 KiB
   // of int8 to rank 3".

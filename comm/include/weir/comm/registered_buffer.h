@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long-lived memory that is registered with NCCL (ncclCommRegister), which can then move data
-// between GPUs without copies to its own buffers.
+// Long-lived memory that is registered with NCCL (ncclCommRegister), so that NCCL moves its data
+// between GPUs without copies to NCCL's own buffers.
 //
 //   auto buffer = RegisteredBuffer::create(world, compute, 64_MiB);
 //   void* gradients = buffer->data();
 //   ... world.all_reduce(gradients, gradients, ...) ...
 //
 // The buffer is one physical handle, which can be exported to other processes and network cards,
-// and is registered as a whole. NCCL requires the same registrations on all ranks, so ranks agree
-// on the buffer. Use separate buffers for sends and receives and for collectives. (NCCL 2.28 may
-// treat a collective as unregistered if its buffer was sent before.)
+// and is registered as a whole. NCCL requires the same registrations on all ranks, so in create()
+// the ranks compare their calls. Use one buffer for sends and receives, and another for
+// collectives. (NCCL 2.28 may treat a collective as unregistered if its buffer was sent before.)
 //
-// The memory is the caller's alone until close(), so operations need no fence.
+// Weir uses the memory for nothing else until close(), so operations need no fence.
 //
-// A buffer is closed, or destroyed, before its communicator is closed, and after the graphs that
-// captured the communicator's operations. A buffer that was moved from may be destroyed or assigned
+// Destroy graphs that captured the communicator's operations first, then close or destroy the
+// buffer, then close the communicator. A buffer that was moved from may be destroyed or assigned
 // to, nothing else.
 //
-// Threads: any thread may read; close() excepted. Ranks make their buffers in the same order.
+// Threads: any thread may call data() and bytes(), but not during close(), a move or the
+// destructor. Ranks make their buffers in the same order.
 #pragma once
 
 #include <functional>
@@ -33,10 +34,10 @@ namespace weir {
 class RegisteredBuffer {
  public:
   // Makes a buffer of `bytes`, rounded up to the device's granularity, that work on `stream` uses.
-  // All ranks call it; the host waits. Errors: invalid_argument (the communicator is not prepared;
-  // ranks ask for different sizes: the message names each); out_of_memory, device (a rank has no
-  // memory, names no stream of its device's, or did not call). After an error of one rank all have
-  // one, and no rank keeps memory.
+  // All ranks call it, and the host waits for them. Errors: invalid_argument (the communicator is
+  // not prepared; `bytes` is zero; ranks ask for different sizes, which the message names);
+  // out_of_memory (this rank has no memory); device (`stream` is not of this rank's device; another
+  // rank failed, or did not call). If one rank fails, all fail, and no rank keeps memory.
   static Result<RegisteredBuffer> create(Communicator& communicator, Stream stream, Bytes bytes);
   RegisteredBuffer(RegisteredBuffer&&) noexcept = default;
   RegisteredBuffer& operator=(RegisteredBuffer&&) noexcept;
@@ -47,12 +48,13 @@ class RegisteredBuffer {
   void* data() const { return memory_.pointer(); }  // null once it is closed
   Bytes bytes() const { return bytes_; }
 
-  // Host-waits for the communicator's operations and for what the stream holds, then deregisters
-  // and frees the memory; each takes at most the communicator's host_timeout. Work of other streams
-  // must have been ordered before the stream's. Errors: capture (the stream is being captured);
-  // invalid_argument (graphs that captured the communicator's operations are still alive 0.1 s
-  // after the call); device (work does not end: abort() the communicator and call again; or NCCL
-  // does not deregister, and the memory is kept). After all but the last the buffer is as before.
+  // Host-waits for the communicator's operations and for what the buffer's stream holds, then
+  // deregisters and frees the memory; the wait and the rest each take at most the communicator's
+  // host_timeout. Uses of the memory on other streams must be ordered before that stream's work.
+  // Errors: capture (the stream is being captured); invalid_argument (graphs that captured the
+  // communicator's operations are still alive 0.1 s after the call); device (work does not end:
+  // abort() the communicator and call again; or NCCL does not deregister the memory: the buffer is
+  // then closed, and the memory stays allocated). After any other error the buffer is as before.
   Status close();
 
  private:

@@ -5,20 +5,22 @@
 //
 // SimNccl keeps the rules of NCCL that programs break: ranks must ask for the same operations in
 // the same order (a mismatch is noted, SimWorld says which); an operation that connects lazily
-// cannot do so in a capture; calls on an aborted communicator, with memory that is only partly
-// registered, or with buffers that overlap and are not in place are refused.
+// cannot do so in a capture; it refuses operations of an aborted communicator, registrations of a
+// part of a segment, and operations whose buffers overlap without being in place.
 //
 // As on a GPU, an operation, or the launch of a graph that contains operations, ends once all
 // participating ranks have launched it. The devices' clocks are independent, so query() and
-// synchronize() wait for the other ranks in real time, at most `host_timeout`. They do not wait
-// again for ranks that they once waited for in vain: query() then returns "not ended";
-// synchronize() and destroy(), which would wait forever, return an error that names the operation
-// and the missing ranks. A Communicator's watchdog measures CommunicatorOptions::timeout by its
-// device's clock, so in simulated time, which only advance() and other calls move.
-// CommunicatorOptions::host_timeout is real time.
+// synchronize() of a SimDevice wait for the other ranks in real time, at most
+// SimWorldOptions::host_timeout. Once such a wait was in vain, nothing waits for those ranks again:
+// query() returns "not ended"; synchronize() and Nccl::destroy(), which on a GPU would wait
+// forever, return an error that names the operation and the missing ranks. A Communicator's
+// watchdog measures CommunicatorOptions::timeout by its device's clock: in simulated time, which
+// only calls of that SimDevice move, such as advance(). CommunicatorOptions::host_timeout is real
+// time.
 //
-// init(), split() and host_all_gather() wait for the other ranks up to `host_timeout`
-// each (host_all_gather(): its own timeout), so each rank needs a thread.
+// init(), split() and host_all_gather() wait for the other ranks, at most
+// SimWorldOptions::host_timeout (host_all_gather(): or its own timeout, if that is less), so each
+// rank needs a thread.
 #pragma once
 
 #include <chrono>
@@ -35,11 +37,11 @@ namespace weir {
 
 struct SimWorldOptions {
   int ranks = 1;
-  // Whether rings and trees are connected when a communicator is made (NCCL_RUNTIME_CONNECT=0).
-  // Sends and receives always connect at the first use of each pair.
+  // True: making a communicator connects rings and trees (NCCL_RUNTIME_CONNECT=0). Pairs of ranks
+  // always connect at their first operation (Operation::is_point_to_point()).
   bool connects_at_once = true;
   Nanoseconds host_time = 3_us;  // of the caller, for each operation
-  Nanoseconds latency = 15_us;   // of an operation's kernel, besides its bytes at this rate
+  Nanoseconds latency = 15_us;   // of an operation's kernel, plus its bytes / bytes_per_nanosecond
   double bytes_per_nanosecond = 300;
   std::chrono::milliseconds host_timeout{10'000};  // real time that a call waits for other ranks
 };
@@ -55,9 +57,10 @@ enum class NcclCall {
 };
 
 struct SimCounts {
-  // Connections that operations had to make; those in captures failed.
+  // Connections that operations made at first use; operations that were refused, since they would
+  // have connected in a capture.
   std::uint64_t lazy_connections = 0, refused_in_captures = 0;
-  // What is alive, of all ranks.
+  // How many exist now, of all ranks together.
   std::uint64_t communicators = 0, segments = 0, registrations = 0, streams = 0;
 };
 
@@ -78,10 +81,11 @@ class SimWorld {
   // Makes the `nth` operation of `rank` from now on never end on that rank, nor what its stream
   // holds after it; on the other ranks it ends.
   void hang(int rank, std::uint64_t nth);
-  // From now on every communicator of `rank` reports this error, or none if the text is empty.
+  // From now on async_error() of every communicator of `rank` returns this error, or success if the
+  // text is empty.
   void set_async_error(int rank, std::string error);
 
-  // Returns descriptions of the operations in which ranks differed as they launched them.
+  // Returns a description of each operation for which ranks asked differently.
   std::vector<std::string> mismatches() const;
   std::uint64_t operations(int rank) const;  // queued so far
   SimCounts counts() const;
