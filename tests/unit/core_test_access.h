@@ -34,12 +34,12 @@ struct TestAccess {
   static auto& runs(Tiles& tiles) { return tiles.runs_; }
   static auto& vacant(Tiles& tiles) { return tiles.vacant_; }
   static auto& regions(Tiles& tiles) { return tiles.regions_; }
-  template <class Node>
-  static std::size_t& count(SizeBins<Node>& bins) {
+  template <class Bins>
+  static std::size_t& count(Bins& bins) {
     return bins.count_;
   }
-  template <class Node>
-  static auto& filled(SizeBins<Node>& bins) {
+  template <class Bins>
+  static auto& filled(Bins& bins) {
     return bins.filled_;
   }
   static Bytes& total(HomePages& pages) { return pages.total_; }
@@ -62,8 +62,7 @@ struct TestAccess {
   static Slabs& slabs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return heap.held_.blocks_.slabs_;
   }
-  static auto& lists(Slabs& slabs) { return slabs.lists_; }
-  static auto& filled(Slabs& slabs) { return slabs.filled_; }
+  static auto& free(Slabs& slabs) { return slabs.free_; }
 
   static std::size_t entries(const PlacementCache& cache) { return cache.entries_.size(); }
 

@@ -13,14 +13,6 @@
 namespace weir {
 namespace {
 
-// No device has more: what is asked where the driver does not say how much there is.
-constexpr Bytes kMostBytes = 1024_TiB;
-
-Bytes total_memory(Device& device) {
-  const Result<MemoryInfo> info = device.memory_info();
-  return info ? info->total : kMostBytes;
-}
-
 std::uint64_t next_number() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -30,7 +22,10 @@ std::uint64_t next_number() {
 
 DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
     : number_(next_number()),
-      device_bytes_(total_memory(device)),
+      device_bytes_([&] {
+        const Result<MemoryInfo> info = device.memory_info();
+        return info ? info->total : kMostBytes;
+      }()),
       budget(options.limit),
       observer(device, sink),
       captures(device, options.context_events,
@@ -43,8 +38,7 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
         return over && *over;
       }),
       pools(options, {device, observer, registry, budget, captures, remote_work, sparing, waiting},
-            bindings),
-      view(pools, device_bytes_ < kMostBytes ? device_bytes_ : 0_B) {}
+            bindings) {}
 
 // Where uses are told, such events are of little use, and nobody misses them.
 void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
@@ -190,7 +184,7 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   const Result<bool> captured = stream->may_end ? false : entrance.is_captured(*stream);
   if (!captured) return captured.error();
   if (!*captured && !waiting.has_captured_use(block)) return false;
-  waiting.add(WaitingFrees::Reason::captures, heap, block, bindings.last());
+  waiting.add(heap, block, bindings.last());
   return true;
 }
 
@@ -224,30 +218,11 @@ Status DeviceHeap::deallocate(void* block) {
 Result<Stream> DeviceHeap::stream(void* handle) { return impl_->entrance.stream(handle); }
 Status DeviceHeap::retire(Stream stream) { return impl_->entrance.retire(stream); }
 
-Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
-  return impl_->fences.fence(blocks, user);
-}
-Result<std::optional<Fence>> DeviceHeap::fence_use(std::span<const void* const> pointers,
-                                                   Stream user, bool exact) {
-  return impl_->fences.fence_use(pointers, user, exact);
-}
-Status DeviceHeap::record_stream(void* block, Stream user) {
-  return impl_->fences.record_stream(block, user);
-}
-Status DeviceHeap::wait(Stream waiter, Fence fence) { return impl_->fences.wait(waiter, fence); }
-void DeviceHeap::note_waited(Stream waiter, Fence fence) {
-  impl_->fences.note_waited(waiter, fence);
-}
-Status DeviceHeap::order(Stream earlier, Stream later) {
-  return impl_->fences.order(earlier, later);
-}
-void DeviceHeap::note_remote_work(Stream stream) { impl_->fences.note_remote_work(stream); }
-
 std::optional<BlockInfo> DeviceHeap::find(const void* pointer) const {
   return impl_->pools.find(Address::of(pointer));
 }
 bool DeviceHeap::owns(const void* pointer) const {
-  return impl_->registry.has_region_around(Address::of(pointer));
+  return impl_->registry.index().contains(Address::of(pointer));
 }
 std::vector<PagePart> DeviceHeap::parts(const void* block) const {
   const std::optional<Pools::Placed> found = impl_->pools.find_placed(Address::of(block));
@@ -290,15 +265,5 @@ HeapOptions DeviceHeap::options() const {
 void DeviceHeap::on_shortage(Shortage when, ShortageCallback callback) {
   impl_->ladder.callbacks(when).add(std::move(callback));
 }
-
-Statistics DeviceHeap::statistics() const { return impl_->view.statistics(); }
-void DeviceHeap::reset_peaks() { impl_->view.reset_peaks(); }
-Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
-  return impl_->view.free_bytes_used_by(users);
-}
-HeapSnapshot DeviceHeap::snapshot() const { return impl_->view.snapshot(); }
-void DeviceHeap::start_recording(EventSink& sink) { impl_->view.start_recording(sink); }
-bool DeviceHeap::stop_recording(EventSink& sink) { return impl_->view.stop_recording(sink); }
-std::vector<std::string> DeviceHeap::validate() const { return impl_->view.validate(); }
 
 }  // namespace weir

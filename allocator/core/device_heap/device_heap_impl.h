@@ -13,8 +13,6 @@
 
 #include "core/base/callbacks.h"
 #include "core/device_heap/entrance.h"
-#include "core/device_heap/fences.h"
-#include "core/device_heap/heap_view.h"
 #include "core/device_heap/ladder.h"
 #include "core/pool/page_exchange.h"
 #include "core/pool/pools.h"
@@ -43,6 +41,8 @@ class DeviceHeap::Impl {
   // heap itself knows whom it serves.
   std::atomic<StreamHeap*>& known(Stream stream) { return known_[stream.id % known_.size()]; }
   Tile* tile_near(Address address) { return registry.index().near(address); }
+  // In all, whoever has them; zero: unknown.
+  Bytes device_bytes() const { return device_bytes_ < kMostBytes ? device_bytes_ : 0_B; }
 
  private:
   Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
@@ -53,9 +53,12 @@ class DeviceHeap::Impl {
   Result<bool> defer(StreamHeap& heap, Address block);
   void note_context_events_lost(ContextEventsLost why, std::uint64_t stream);
 
+  // No device has more: what is asked where the driver does not say how much there is.
+  static constexpr Bytes kMostBytes = 1024_TiB;
+
   std::array<std::atomic<StreamHeap*>, 256> known_{};
   const std::uint64_t number_;  // of this device heap, in the process; from 1, never reused
-  const Bytes device_bytes_;    // in all, whoever has them; the most where that is not known
+  const Bytes device_bytes_;    // kMostBytes: unknown
 
  public:
   HeapRegistry registry;
@@ -70,9 +73,7 @@ class DeviceHeap::Impl {
   Pools pools;
   PageExchange exchange{pools};
   Entrance entrance{number_, pools};
-  Fences fences{pools, entrance};
-  HeapView view;
-  Ladder ladder{pools, exchange, view};
+  Ladder ladder{pools, exchange};
   TagSleep sleep{pools, exchange};
   std::mutex tag_pools_mutex;
   std::map<std::string, std::unique_ptr<GraphPool>> tag_pools;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/device_heap/entrance.h"
 
+#include <array>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,15 @@ namespace {
 
 // CUDA's CU_STREAM_PER_THREAD.
 constexpr Address kPerThreadHandle{2};
+
+// The names that a thread looked up last. The driver never gives an id again, and which name it has
+// never changes, so nothing here can be out of date.
+struct KnownName {
+  std::uint64_t number = 0;  // of the device heap
+  std::uint64_t id = 0;      // the driver's
+  std::uint64_t name = 0;    // Stream::id
+};
+constinit thread_local std::array<KnownName, 8> the_known_names;
 
 Error not_served(Stream stream) {
   return {ErrorCode::capture,
@@ -95,40 +105,79 @@ Result<Stream> Entrance::stream(void* handle) {
     Result<Stream> found = device_.stream(handle);
     if (!found) return found;
     // Under Trust::told it goes by the driver's id outside captures, whatever it went by in one.
-    if (!pools_.own().is_told()) *found = names_.of(*found);
+    if (!pools_.own().is_told()) *found = name_of(*found);
     found->may_end = may_end;
     if (may_end && bound()) pools_.shared().captures.ask_about(*found);
     return found;
   }
-  const std::optional<Stream> named = names_.find(handle);
+  const std::optional<Named> known = named(handle);
   std::optional<Stream> used;  // the last that had the handle, which may be gone all the same
   for (const Stream each : pools_.own().timelines().streams()) {
     if (each.handle == handle) used = each;
   }
-  if (used && (pools_.own().is_told() || !named || *named == *used)) return *used;
-  Stream stream = named ? *named : names_.of_captured(handle);
+  if (used && (pools_.own().is_told() || !known || known->name == *used)) return *used;
+  Stream stream = known ? known->name : name_of_captured(handle);
   stream.may_end = may_end;
   return stream;
 }
 
 Status Entrance::retire(Stream stream) {
   if (Status one = refuse_all(stream, "retire"); !one) return one;
-  // The number that the stream may have beside the driver's id goes with it.
-  if (Status status = pools_.retire(stream, names_.own_number(stream)); !status) return status;
-  names_.forget(stream);
+  // The number of Weir's own that it goes by, or went by in captures, beside this name goes too.
+  std::optional<Stream> beside;
+  if (const std::optional<Named> known = named(stream.handle)) {
+    const bool is_it = !known->id || *known->id == stream.id;
+    if (is_it && known->name.is_of_captured() && known->name != stream) beside = known->name;
+  }
+  if (Status status = pools_.retire(stream, beside); !status) return status;
+  forget_name(stream);
   return {};
+}
+
+Stream Entrance::name_of(Stream found) {
+  KnownName& known = the_known_names[found.id % the_known_names.size()];
+  if (known.number != number_ || known.id != found.id) {
+    known = {number_, found.id, look_up(found).id};
+  }
+  found.id = known.name;
+  return found;
+}
+
+Stream Entrance::look_up(Stream found) {
+  const MutexLock lock(names_mutex_);
+  const auto [known, is_new] = by_handle_.try_emplace(found.handle, Named{found, found.id});
+  Named& named = known->second;
+  if (!named.id) named.id = found.id;
+  if (*named.id != found.id) named = {found, found.id};
+  return named.name;
+}
+
+std::optional<Entrance::Named> Entrance::named(void* handle) const {
+  const MutexLock lock(names_mutex_);
+  const auto known = by_handle_.find(handle);
+  return known == by_handle_.end() ? std::nullopt : std::optional(known->second);
+}
+
+Stream Entrance::name_of_captured(void* handle) {
+  const MutexLock lock(names_mutex_);
+  const auto [known, is_new] = by_handle_.try_emplace(handle);
+  if (is_new) known->second.name = Stream::of_captured(handle, ++last_own_);
+  return known->second.name;
+}
+
+void Entrance::forget_name(Stream stream) {
+  const MutexLock lock(names_mutex_);
+  const auto known = by_handle_.find(stream.handle);
+  if (known == by_handle_.end()) return;
+  const Named& named = known->second;
+  if (!named.id || *named.id == stream.id || named.name == stream) by_handle_.erase(known);
 }
 
 Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBindings::Takes takes,
                                      PoolBindings::Kind kind, std::optional<Stream> origin) {
   registry_.hold_fast_paths();
-  // Also where the filter throws.
-  struct LetGo {
-    HeapRegistry* registry;
-    ~LetGo() {
-      if (registry != nullptr) registry->let_go_of_fast_paths();
-    }
-  } let_go{&registry_};
+  const auto let_go = [](HeapRegistry* registry) { registry->let_go_of_fast_paths(); };
+  std::unique_ptr<HeapRegistry, decltype(let_go)> held(&registry_, let_go);  // if the filter throws
   Result<std::uint64_t> id = [&]() -> Result<std::uint64_t> {
     if (kind != PoolBindings::Kind::eager) {
       return bind_capture(std::move(pool), std::move(takes), kind, origin);
@@ -144,7 +193,7 @@ Result<std::uint64_t> Entrance::bind(std::shared_ptr<CapturePool> pool, PoolBind
     bindings_.open(eager, std::move(pool), std::move(takes), kind, {});
     return eager;
   }();
-  if (id) let_go.registry = nullptr;
+  if (id) (void)held.release();
   return id;
 }
 
@@ -167,9 +216,10 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
   if (origin) {
     pools_.shared().captures.meet(*origin);
     // Other threads ask for its name by the handle, once it is captured.
-    if (!origin->is_of_captured()) (void)names_.of(*origin);
+    if (!origin->is_of_captured()) (void)name_of(*origin);
   }
-  const std::uint64_t paused = goes_on ? bindings_.paused(*pool, capture.id) : 0;
+  const std::uint64_t paused =
+      goes_on ? bindings_.of_capture(*pool, capture.id, /*paused=*/true) : 0;
   if (paused != 0) {
     if (Status begun = pool->begin_capture(paused, /*watches=*/true); !begun) {
       return std::move(begun).error();

@@ -1,25 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/device_heap/fences.h"
-
+// Which work uses a block, and in which order streams' work runs: the calls of DeviceHeap that take
+// fences, and that wait for them.
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
-namespace weir {
+#include "core/device_heap/device_heap_impl.h"
 
-Status Fences::refuse(Stream stream, const char* call) {
+namespace weir {
+namespace {
+
+using Fenced = LiveBlock::Fenced;
+
+// What these calls need of a device heap.
+struct Parts {
+  Pools& pools;
+  Entrance& entrance;
+  HeapRegistry& registry = pools.shared().registry;
+  Timelines& timelines = pools.own().timelines();
+};
+
+Status refuse(const Parts& in, Stream stream, const char* call) {
   if (Status one = Entrance::refuse_all(stream, call); !one) return one;
-  return entrance_.refuse_captured(stream, call);
+  return in.entrance.refuse_captured(stream, call);
 }
 
-Status Fences::note_use(void* block, Stream user, Fenced fenced, const char* call, bool unsure) {
+// `unsure`: where the driver does not say whether `user` is captured, the block's free waits as for
+// a captured use, and for the stream's work. Otherwise that is an error.
+Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const char* call,
+                bool unsure = false) {
   const Address at = Address::of(block);
-  StreamHeap* const heap = registry_.owner_of(at);
+  StreamHeap* const heap = in.registry.owner_of(at);
   if (heap == nullptr) return Pools::unknown(block, call);
-  const std::shared_ptr<CapturePool> pool = pools_.graph_pool(heap->pool());
-  Result<UsedIn> where = entrance_.used_in(user, pool.get());
+  const std::shared_ptr<CapturePool> pool = in.pools.graph_pool(heap->pool());
+  Result<UsedIn> where = in.entrance.used_in(user, pool.get());
   if (!where && unsure) where = UsedIn::other_capture;
   if (!where) return where.error();
   if (pool != nullptr) {
@@ -30,124 +47,137 @@ Status Fences::note_use(void* block, Stream user, Fenced fenced, const char* cal
   if (*where != UsedIn::eager) {
     // A graph may use it whenever it is launched: its free waits for the capture's end at least.
     if (!heap->live(at)) return Pools::unknown(block, call);
-    pools_.shared().waiting.note_captured_use(at, pools_.bindings().last());
+    in.pools.shared().waiting.note_captured_use(at, in.pools.bindings().last());
     // What a capture uses may be used there after the capture too.
     if (fenced == Fenced::now) return {};
   }
-  const TimelineId by = timelines_.of(user);
-  const LiveBlock live = heap->live(at, &timelines_);
+  const TimelineId by = in.timelines.of(user);
+  const LiveBlock live = heap->live(at, &in.timelines);
   return live ? live.note_use(by, fenced) : Pools::unknown(block, call);
 }
 
-Status Fences::record_stream(void* block, Stream user) {
-  if (block == nullptr) return {};
-  if (Status one = Entrance::refuse_all(user, "record_stream"); !one) return one;
-  return note_use(block, user, Fenced::at_free, "record_stream");
-}
-
 // One event each: uses of the blocks count in several times.
-Status Fences::fence_each(std::span<void* const> blocks, Stream user) {
+Status fence_each(const Parts& in, std::span<void* const> blocks, Stream user) {
   for (const void* block : blocks) {
     if (block == nullptr) continue;
-    if (Result<StreamHeap*> owner = pools_.heap_of(block, "fence"); !owner) {
+    if (Result<StreamHeap*> owner = in.pools.heap_of(block, "fence"); !owner) {
       return std::move(owner).error();
     }
   }
   for (void* const block : blocks) {
     if (block == nullptr) continue;
-    if (Status fenced = note_use(block, user, Fenced::now, "fence"); !fenced) return fenced;
+    if (Status fenced = note_use(in, block, user, Fenced::now, "fence"); !fenced) return fenced;
   }
   return {};
 }
 
-bool Fences::differ(std::span<void* const> blocks) const {
-  return entrance_.bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
-           const StreamHeap* const heap = registry_.owner_of(Address::of(block));
+// Must each block be asked where its uses count? Otherwise all are eager ones of the device heap's
+// own pool.
+bool differ(const Parts& in, std::span<void* const> blocks) {
+  return in.entrance.bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
+           const StreamHeap* const heap = in.registry.owner_of(Address::of(block));
            return heap != nullptr && heap->pool() != 0;
          });
 }
 
-Status Fences::fence_together(std::span<void* const> blocks, Stream user) {
+// One event for all, which are eager uses of the device heap's own blocks; none if it is implied.
+// Error: a block is none, and nothing is changed; device.
+Status fence_together(const Parts& in, std::span<void* const> blocks, Stream user) {
   std::vector<std::pair<StreamHeap*, Address>> used;
   for (void* const block : blocks) {
     if (block == nullptr) continue;  // what allocate() gives for zero bytes
-    Result<StreamHeap*> owner = pools_.heap_of(block, "fence");
+    Result<StreamHeap*> owner = in.pools.heap_of(block, "fence");
     if (!owner) return std::move(owner).error();
     used.emplace_back(*owner, Address::of(block));
   }
   // On the blocks' own stream it is implied by deallocate().
-  const StreamHeap* const own = pools_.own().find(user.id);
+  const StreamHeap* const own = in.pools.own().find(user.id);
   const bool implied =
       std::all_of(used.begin(), used.end(), [&](const auto& each) { return each.first == own; });
-  const TimelineId timeline = timelines_.of(user);
-  Result<Fence> fence = implied ? timelines_.now(timeline) : timelines_.record(timeline);
+  const TimelineId timeline = in.timelines.of(user);
+  Result<Fence> fence = implied ? in.timelines.now(timeline) : in.timelines.record(timeline);
   if (!fence) return std::move(fence).error();
   for (const auto& [heap, block] : used) {
-    if (const LiveBlock live = heap->live(block, &timelines_)) live.add(*fence);
+    if (const LiveBlock live = heap->live(block, &in.timelines)) live.add(*fence);
   }
   return {};
 }
 
-Status Fences::fence(std::span<void* const> blocks, Stream user) {
-  if (Status one = Entrance::refuse_all(user, "fence"); !one) return one;
-  if (blocks.size() == 1 && blocks[0] != nullptr) {
-    return note_use(blocks[0], user, Fenced::now, "fence");
-  }
-  if (differ(blocks)) return fence_each(blocks, user);
-  return blocks.empty() ? Status{} : fence_together(blocks, user);
-}
-
-Status Fences::fence_around_each(std::span<const void* const> pointers, Stream user, bool now) {
+// The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block
+// takes it when it is deallocated. Errors: none but for lack of a block, which another thread
+// freed.
+Status fence_around_each(const Parts& in, std::span<const void* const> pointers, Stream user,
+                         bool now) {
   std::vector<void*> blocks;
   for (const void* const pointer : pointers) {
-    const std::optional<BlockInfo> block = pools_.find(Address::of(pointer));
+    const std::optional<BlockInfo> block = in.pools.find(Address::of(pointer));
     if (block) blocks.push_back(block->address.pointer());
   }
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   Status first;
   for (void* const block : blocks) {
-    if (now && note_use(block, user, Fenced::now, "fence")) continue;
-    Status noted = note_use(block, user, Fenced::at_free, "fence", /*unsure=*/true);
+    if (now && note_use(in, block, user, Fenced::now, "fence")) continue;
+    Status noted = note_use(in, block, user, Fenced::at_free, "fence", /*unsure=*/true);
     if (!noted && first) first = std::move(noted);
   }
   return first;
 }
 
-Result<std::optional<Fence>> Fences::fence_use(std::span<const void* const> pointers, Stream user,
-                                               bool exact) {
+}  // namespace
+
+Status DeviceHeap::record_stream(void* block, Stream user) {
+  if (block == nullptr) return {};
+  if (Status one = Entrance::refuse_all(user, "record_stream"); !one) return one;
+  return note_use({impl_->pools, impl_->entrance}, block, user, Fenced::at_free, "record_stream");
+}
+
+Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
+  const Parts in{impl_->pools, impl_->entrance};
+  if (Status one = Entrance::refuse_all(user, "fence"); !one) return one;
+  if (blocks.size() == 1 && blocks[0] != nullptr) {
+    return note_use(in, blocks[0], user, Fenced::now, "fence");
+  }
+  if (differ(in, blocks)) return fence_each(in, blocks, user);
+  return blocks.empty() ? Status{} : fence_together(in, blocks, user);
+}
+
+Result<std::optional<Fence>> DeviceHeap::fence_use(std::span<const void* const> pointers,
+                                                   Stream user, bool exact) {
+  const Parts in{impl_->pools, impl_->entrance};
   if (Status one = Entrance::refuse_all(user, "fence_use"); !one) return std::move(one).error();
-  const StreamHeap* const own = pools_.own().find(user.id);
-  const bool bound = entrance_.bound();
+  const StreamHeap* const own = in.pools.own().find(user.id);
+  const bool bound = in.entrance.bound();
   bool others = false, of_graph_pools = false;
   for (const void* const pointer : pointers) {
-    const StreamHeap* const heap = registry_.owner_of(Address::of(pointer));
+    const StreamHeap* const heap = in.registry.owner_of(Address::of(pointer));
     if (heap == nullptr || heap == own) continue;
     others = true;
     of_graph_pools = of_graph_pools || heap->pool() != 0;
   }
   if (bound || of_graph_pools) {
-    const Result<bool> captured = bound ? entrance_.is_captured(user) : Result<bool>(false);
-    if (Status fenced = fence_around_each(pointers, user, captured.ok()); !fenced || !captured) {
+    const Result<bool> captured = bound ? in.entrance.is_captured(user) : Result<bool>(false);
+    if (Status fenced = fence_around_each(in, pointers, user, captured.ok());
+        !fenced || !captured) {
       return fenced ? captured.error() : fenced.error();
     }
     if (*captured) return std::optional<Fence>();
     others = false;  // they have their fences
   }
-  const TimelineId timeline = timelines_.of(user);
+  const TimelineId timeline = in.timelines.of(user);
   const Result<Fence> recorded =
-      exact || others ? timelines_.record(timeline) : Result<Fence>(timelines_.now(timeline));
+      exact || others ? in.timelines.record(timeline) : Result<Fence>(in.timelines.now(timeline));
   if (!recorded) {
     if (!others) return std::optional<Fence>();
-    Status noted = fence_around_each(pointers, user, false);
+    Status noted = fence_around_each(in, pointers, user, false);
     return noted ? Result(std::optional<Fence>()) : std::move(noted).error();
   }
   if (!others) return std::optional(*recorded);
   Address last;  // once for each block, where pointers into it come one after the other
   for (const void* const pointer : pointers) {
-    StreamHeap* const heap = registry_.owner_of(Address::of(pointer));
+    StreamHeap* const heap = in.registry.owner_of(Address::of(pointer));
     if (heap == nullptr || heap == own) continue;
-    const LiveBlock live = heap->live_around(Address::of(pointer), &timelines_);
+    const LiveBlock live = heap->live_around(Address::of(pointer), &in.timelines);
     const Address begin = live ? live.ref().begin() : Address{};
     if (live && begin != last) live.add(*recorded);
     last = begin;
@@ -155,32 +185,37 @@ Result<std::optional<Fence>> Fences::fence_use(std::span<const void* const> poin
   return std::optional(*recorded);
 }
 
-Status Fences::wait(Stream waiter, Fence fence) {
-  if (Status eager = refuse(waiter, "wait"); !eager) return eager;
-  return timelines_.wait(timelines_.of(waiter), fence);
+Status DeviceHeap::wait(Stream waiter, Fence fence) {
+  const Parts in{impl_->pools, impl_->entrance};
+  if (Status eager = refuse(in, waiter, "wait"); !eager) return eager;
+  return in.timelines.wait(in.timelines.of(waiter), fence);
 }
 
-void Fences::note_waited(Stream waiter, Fence fence) {
-  if (refuse(waiter, "note_waited")) timelines_.note_waited(timelines_.of(waiter), fence);
+void DeviceHeap::note_waited(Stream waiter, Fence fence) {
+  const Parts in{impl_->pools, impl_->entrance};
+  if (refuse(in, waiter, "note_waited")) in.timelines.note_waited(in.timelines.of(waiter), fence);
 }
 
-Status Fences::order(Stream earlier, Stream later) {
+Status DeviceHeap::order(Stream earlier, Stream later) {
+  const Parts in{impl_->pools, impl_->entrance};
   for (const Stream stream : {earlier, later}) {
-    if (Status eager = refuse(stream, "order"); !eager) return eager;
+    if (Status eager = refuse(in, stream, "order"); !eager) return eager;
   }
   if (earlier == later) return {};
-  Result<Fence> fence = timelines_.record(timelines_.of(earlier));
+  Result<Fence> fence = in.timelines.record(in.timelines.of(earlier));
   if (!fence) return std::move(fence).error();
-  return timelines_.wait(timelines_.of(later), *fence);
+  return in.timelines.wait(in.timelines.of(later), *fence);
 }
 
 // The point is free: an event is recorded when somebody asks about it. On a stream that may be gone
 // by then it is recorded now.
-void Fences::note_remote_work(Stream stream) {
-  if (timelines_.trust() == Trust::told || !refuse(stream, "note_remote_work")) return;
-  const TimelineId timeline = timelines_.of(stream);
-  if (!stream.may_end) return pools_.shared().remote_work.note(timelines_.now(timeline));
-  if (const Result<Fence> end = timelines_.record(timeline)) pools_.shared().remote_work.note(*end);
+void DeviceHeap::note_remote_work(Stream stream) {
+  const Parts in{impl_->pools, impl_->entrance};
+  if (in.timelines.trust() == Trust::told || !refuse(in, stream, "note_remote_work")) return;
+  const TimelineId timeline = in.timelines.of(stream);
+  if (!stream.may_end) return in.pools.shared().remote_work.note(in.timelines.now(timeline));
+  if (const Result<Fence> end = in.timelines.record(timeline))
+    in.pools.shared().remote_work.note(*end);
 }
 
 }  // namespace weir

@@ -152,7 +152,7 @@ Error Ladder::out_of_memory(const BlockRequest& request) const {
   shared_.observer.emit(
       Event{.kind = EventKind::out_of_memory, .stream = stream.id, .requested = bytes});
   const bool short_of_mappings = pools_.own().pages().listing()->totals().short_of_mappings;
-  const Statistics now = view_.statistics();
+  const Statistics now = pools_.statistics();
   const Bytes held{now.reserved_bytes.current}, leased{now.leased_bytes.current};
   const Bytes used{now.live_bytes.current}, plain{now.plain_bytes.current};
   const Bytes limit = shared_.budget.limit();

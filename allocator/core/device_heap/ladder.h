@@ -9,7 +9,6 @@
 
 #include "core/base/callbacks.h"
 #include "core/device_heap/entrance.h"
-#include "core/device_heap/heap_view.h"
 #include "core/pool/page_exchange.h"
 #include "core/pool/pools.h"
 #include "weir/device_heap.h"
@@ -24,8 +23,7 @@ struct BlockRequest {
 
 class Ladder {
  public:
-  Ladder(Pools& pools, PageExchange& exchange, const HeapView& view)
-      : pools_(pools), exchange_(exchange), view_(view) {}
+  Ladder(Pools& pools, PageExchange& exchange) : pools_(pools), exchange_(exchange) {}
 
   using ShortageCallbacks = Callbacks<DeviceHeap::ShortageCallback>;
   ShortageCallbacks& callbacks(Shortage when) {
@@ -55,7 +53,6 @@ class Ladder {
 
   Pools& pools_;
   PageExchange& exchange_;
-  const HeapView& view_;
   const Pool::Shared& shared_ = pools_.shared();
   ShortageCallbacks at_miss_, when_out_;
 };

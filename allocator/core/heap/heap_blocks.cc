@@ -3,8 +3,6 @@
 
 #include <map>
 
-#include "core/heap/block_cache.h"
-
 namespace weir {
 
 std::vector<Tile*> HeapBlocks::runs_by_address() const {
@@ -33,8 +31,9 @@ void HeapBlocks::validate_block(BlockRef block, const BlockCache& cache, Broken&
   broken.note_if(
       cache.count({block.size(), block}) != (block.state() == BlockState::cached ? 1 : 0),
       "a block is cached and not kept, or kept twice, or the reverse");
-  broken.note_if(live_at(block.begin()) != (live ? block : BlockRef()),
-                 "a block is not found at its address");
+  const BlockRef found = live ? block : BlockRef();
+  broken.note_if(live_at(block.begin()) != found || live_around(block.end() - kGrain) != found,
+                 "a block is not found at its addresses");
 }
 
 std::vector<std::string> HeapBlocks::validate(const BlockCache& cache,

@@ -16,8 +16,6 @@
 
 namespace weir {
 
-class BlockCache;
-
 class HeapBlocks {
  public:
   // The least run that is no slab: what a small block has that lies in no slab.

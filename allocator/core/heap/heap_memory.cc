@@ -26,7 +26,7 @@ void HeapMemory::join_pool(CachingHeaps<HeapMemory>* caching_heaps) {
 }
 
 Status HeapMemory::wait_and_take(BlockRef block) {
-  if (Status status = waits_.wait_for(block.uses()); !status) {
+  if (Status status = served_.wait_for(block.uses()); !status) {
     // (It stays cached.) It is held no more; that it was asked for stays noted, which only
     // matters as a hint.
     if (!block.is_small() || block.tile()->slab->live == 0_B) {
@@ -55,7 +55,7 @@ Tile* HeapMemory::find_run(Bytes bytes, RequestHistory::Name name, Status& statu
     request.status = {};
     run = served_.pages->allocate(request, {});
   }
-  waits_.note(request.waited);
+  served_.note_waits(request.waited);
   if (run == nullptr) status = std::move(request.status);
   return run;
 }
@@ -95,8 +95,8 @@ SmallTile* HeapMemory::allocate_small(Bytes bytes, Status& status) {
   if (stretch == nullptr) [[unlikely]]
     stretch = add_slab(status);
   if (stretch == nullptr) return nullptr;
-  status = waits_.wait_for(stretch->uses);
-  if (StreamWaits::is_in_the_way(status)) {
+  status = served_.wait_for(stretch->uses);
+  if (ServedStream::is_in_the_way(status)) {
     status = {};
     stretch = find_settled(bytes, status);
   }
@@ -118,7 +118,7 @@ SmallTile* HeapMemory::add_slab(Status& status) {
 // One that carries nothing any more; of a new slab, if there is none.
 SmallTile* HeapMemory::find_settled(Bytes bytes, Status& status) {
   const auto settled = [&](const SmallTile& stretch) {
-    return !stretch.uses || waits_.is_settled(stretch.uses->fences);
+    return !stretch.uses || served_.is_settled(stretch.uses->fences);
   };
   SmallTile* const stretch = blocks_.slabs().find_if(bytes, settled);
   if (stretch == nullptr) return add_slab(status);

@@ -11,11 +11,9 @@
 #pragma once
 
 #include "core/base/mutex.h"
-#include "core/heap/block_cache.h"
 #include "core/heap/caching_heaps.h"
 #include "core/heap/heap_blocks.h"
 #include "core/heap/served_stream.h"
-#include "core/heap/stream_waits.h"
 #include "core/memory/page_heap.h"
 #include "core/placement/placement_cache.h"
 
@@ -25,9 +23,9 @@ struct PlacedBlock;
 
 class HeapMemory {
  public:
-  // Of `heap`, whose lock, stream and waits these are.
-  HeapMemory(StreamHeap& heap, Mutex& lock, ServedStream& served, StreamWaits& waits)
-      : heap_(heap), lock_(lock), served_(served), waits_(waits), blocks_(heap, served) {}
+  // Of `heap`, whose lock and stream these are.
+  HeapMemory(StreamHeap& heap, Mutex& lock, ServedStream& served)
+      : heap_(heap), lock_(lock), served_(served), blocks_(heap, served) {}
 
   // What the heaps of a pool share, while the heap is of one; null: it leaves its pool, and has no
   // blocks.
@@ -92,7 +90,6 @@ class HeapMemory {
   StreamHeap& heap_;
   Mutex& lock_;
   ServedStream& served_;
-  StreamWaits& waits_;
   CachingHeaps<HeapMemory>* caching_heaps_ = nullptr;
   PageHeap::Create create_ = PageHeap::Create::may;  // in this request
   RequestHistory history_;                           // of runs
@@ -120,7 +117,7 @@ inline bool HeapMemory::suits(const SmallTile& tile) {
     status = wait_and_take(cached);
     if (status) return cached;
     // Where a capture is in the way of the wait there is other memory.
-    if (!StreamWaits::is_in_the_way(status)) return {};
+    if (!ServedStream::is_in_the_way(status)) return {};
     status = {};
   }
   // The page heap knows what a captured stream may have; slabs do not.

@@ -67,23 +67,4 @@ std::vector<StreamHeap*> HeapRegistry::lock_order() const {
   return heaps;
 }
 
-// Whichever of a run's addresses is looked up, the heap that has the run is found. (Far inside a
-// run all look-ups go the same way.)
-std::vector<std::string> HeapRegistry::validate(const StreamHeap& heap,
-                                                std::span<const Range> runs) const {
-  constexpr Bytes kLookedUp = 8_MiB;
-  const std::string name = "heap " + std::to_string(heap.id().value) + ": ";
-  std::vector<std::string> broken;
-  for (const Range run : runs) {
-    bool found = owner_of(run.end() - kGrain) == &heap;
-    for (Bytes offset; offset < std::min(run.size, kLookedUp); offset += TileIndex::kStep) {
-      found = found && owner_of(run.begin + offset) == &heap;
-    }
-    if (found) continue;
-    broken.push_back(name + "run at " + std::to_string(run.begin.value) +
-                     ": its addresses are another heap's, or nobody's");
-  }
-  return broken;
-}
-
 }  // namespace weir

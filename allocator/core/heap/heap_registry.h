@@ -19,7 +19,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,10 +32,6 @@ class HeapRegistry {
   using Heaps = std::span<const std::unique_ptr<StreamHeap>>;  // by HeapId
 
   TileIndex& index() { return index_; }
-  // Does a page heap's region of addresses lie around `address`?
-  bool has_region_around(Address address) const { return index_.contains(address); }
-  // The used tile that the address lies in, if it lies in one; else any, or null.
-  Tile* find_tile(Address address) const { return index_.find(address); }
   // The heap whose run the address lies in, if it lies in one; else any, or null. Whether it does,
   // the heap knows.
   StreamHeap* owner_of(Address address) const {
@@ -69,9 +64,6 @@ class HeapRegistry {
     function(Heaps(heaps_));
     for (StreamHeap* const heap : in_order) heap->mutex().unlock();
   }
-
-  // At one moment. Is the heap found by the addresses of its `runs`?
-  std::vector<std::string> validate(const StreamHeap& heap, std::span<const Range> runs) const;
 
  private:
   std::vector<StreamHeap*>& spare(MemoryKind memory) {

@@ -2,10 +2,7 @@
 #include "core/heap/slabs.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cassert>
-#include <set>
 #include <utility>
 
 #include "core/base/mechanism.h"
@@ -13,50 +10,40 @@
 
 namespace weir {
 
-// Grains 0 to 15: lists 0 to 15; then the four bits below the leading one choose a list.
-std::uint64_t Slabs::list_of(Bytes size) {
-  const std::uint64_t grains = size / kGrain;
-  if (grains < kExact) return grains;
-  const auto doublings = static_cast<std::uint64_t>(std::bit_width(grains)) - 5;
-  return kExact + doublings * kSteps + (grains >> doublings) - kSteps;
+SmallTile* Slabs::take_record() {
+  if (spare_ == nullptr) [[unlikely]] {
+    records_.push_back(std::make_unique<SmallTile[]>(kBatch));
+    for (std::size_t i = kBatch; i-- > 0;) give_back_record(&records_.back()[i]);
+  }
+  SmallTile* const record = std::exchange(spare_, spare_->next);
+  *record = SmallTile{};
+  return record;
 }
 
-// The smallest, of the list's first few, that fits; of equals, the lowest.
-SmallTile* Slabs::best_of(std::uint64_t list, Bytes size) const {
-  const auto is_better = [](const SmallTile& a, const SmallTile& b) {
-    return a.grains < b.grains || (a.grains == b.grains && a.begin() < b.begin());
-  };
+void Slabs::give_back_record(SmallTile* record) {
+  record->next = spare_;
+  spare_ = record;
+}
+
+// The smallest of the first few; of equals, the lowest. (What the bins have behind one that is a
+// bin larger is no better.)
+SmallTile* Slabs::find(Bytes size) const {
   SmallTile* best = nullptr;
-  int looked = 0;
-  for (SmallTile* at = lists_[list]; at != nullptr && looked < kLookedAt;
-       at = at->listed.next, ++looked) {
-    if (at->size() >= size &&
-        (best == nullptr || (is_better(*at, *best) && !without(Mechanism::slab_best_fit))))
-      best = at;
-  }
+  int left = kLookedAt;
+  free_.visit_fitting(size, [&](SmallTile& at) {
+    const bool is_better = best == nullptr || at.grains < best->grains ||
+                           (at.grains == best->grains && at.begin() < best->begin());
+    if (is_better && (best == nullptr || !without(Mechanism::slab_best_fit))) best = &at;
+    return --left > 0 && at.grains <= best->grains + best->grains / 32;
+  });
   return best;
 }
 
-std::uint64_t Slabs::next_filled(std::uint64_t list) const {
-  for (std::uint64_t word = list / 64; word < filled_.size(); ++word, list = word * 64) {
-    const std::uint64_t filled = filled_[word] & ~std::uint64_t{0} << list % 64;
-    if (filled != 0) return word * 64 + static_cast<std::uint64_t>(std::countr_zero(filled));
-  }
-  return kLists;
-}
-
-SmallTile* Slabs::find(Bytes size) const {
-  for (std::uint64_t list = next_filled(list_of(size)); list < kLists;
-       list = next_filled(list + 1)) {
-    if (SmallTile* const best = best_of(list, size)) return best;
-  }
-  return nullptr;
-}
-
 SmallTile* Slabs::take(SmallTile* stretch, Bytes size) {
-  unlink(stretch);
-  if (stretch->size() > size) link(cut(stretch, size));
+  free_.remove(stretch);
+  if (stretch->size() > size) free_.add(cut(stretch, size));
   stretch->held = {};
+  stretch->allocated_at = {};
   stretch->state = BlockState::live;
   stretch->slab->used += size;
   return stretch;
@@ -66,37 +53,16 @@ SmallTile* Slabs::take_at(const Slab& slab, Range block) {
   SmallTile* const stretch = slab.tile_at(block.begin);
   if (stretch->state != BlockState::free || !stretch->range().contains(block)) return nullptr;
   if (stretch->begin() == block.begin) return take(stretch, block.size);
-  unlink(stretch);
+  free_.remove(stretch);
   SmallTile* const rest = cut(stretch, block.begin - stretch->begin());
-  link(stretch);
-  link(rest);
+  free_.add(stretch);
+  free_.add(rest);
   return take(rest, block.size);
-}
-
-void Slabs::link(SmallTile* stretch) {
-  const std::uint64_t list = list_of(stretch->size());
-  SmallTile* const next = lists_[list];
-  stretch->listed = {nullptr, next};
-  if (next != nullptr) next->listed.previous = stretch;
-  lists_[list] = stretch;
-  filled_[list / 64] |= std::uint64_t{1} << list % 64;
-}
-
-void Slabs::unlink(SmallTile* stretch) {
-  const auto [previous, next] = stretch->listed;
-  if (next != nullptr) next->listed.previous = previous;
-  if (previous != nullptr) {
-    previous->listed.next = next;
-    return;
-  }
-  const std::uint64_t list = list_of(stretch->size());
-  lists_[list] = next;
-  if (next == nullptr) filled_[list / 64] &= ~(std::uint64_t{1} << list % 64);
 }
 
 // Cuts `tile`, which is free, down to `size`; returns the free tile of what is left, behind it.
 SmallTile* Slabs::cut(SmallTile* tile, Bytes size) {
-  SmallTile* const rest = records_.take();
+  SmallTile* const rest = take_record();
   Slab& slab = *tile->slab;
   const auto grains = static_cast<std::uint16_t>(size / kGrain);
   rest->slab = &slab;
@@ -127,7 +93,7 @@ void Slabs::swallow_next(SmallTile* tile) {
   tile->uses.join(std::move(gone->uses));
   tile->after = gone->after;
   if (gone->after != nullptr) gone->after->before = tile;
-  records_.give_back(gone);
+  give_back_record(gone);
 }
 
 Slab& Slabs::add(Tile* run) {
@@ -138,11 +104,11 @@ Slab& Slabs::add(Tile* run) {
   slab.begin = run->begin;
   slab.size = run->size;
   slab.position = slabs_.size() - 1;
-  SmallTile* const all = records_.take();
+  SmallTile* const all = take_record();
   all->slab = &slab;
   all->grains = static_cast<std::uint16_t>((run->size - kGrain) / kGrain);
   slab.first[0] = all;
-  link(all);
+  free_.add(all);
   return slab;
 }
 
@@ -151,22 +117,22 @@ Tile* Slabs::free(SmallTile* block) {
   slab.used -= block->size();
   block->state = BlockState::free;
   if (SmallTile* const after = block->after; after && after->state == BlockState::free) {
-    unlink(after);
+    free_.remove(after);
     swallow_next(block);
   }
   if (SmallTile* const before = block->before; before && before->state == BlockState::free) {
-    unlink(before);
+    free_.remove(before);
     swallow_next(before);
     block = before;
   }
   if (slab.used > 0_B) [[likely]] {
-    link(block);
+    free_.add(block);
     return nullptr;
   }
 
   Tile* const run = slab.run;
   run->uses = std::move(block->uses);
-  records_.give_back(block);
+  give_back_record(block);
   slabs_.back()->position = slab.position;
   std::swap(slabs_[slab.position], slabs_.back());
   slabs_.pop_back();
@@ -200,32 +166,18 @@ void Slabs::validate_tiles(const Slab& slab, Broken& broken) const {
 }
 
 std::vector<std::string> Slabs::validate() const {
-  Broken broken;
-  std::set<const SmallTile*> free;
+  Broken broken{free_.validate("slabs")};
+  std::size_t free = 0;
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     const Slab& slab = *slabs_[i];
     broken.note_if(slab.position != i || (slab.size != Slab::kSize && slab.size != Slab::kLeast),
                    "slabs: a slab is not what it was made as");
     validate_tiles(slab, broken);
     for (const SmallTile* tile = slab.first[0]; tile != nullptr; tile = tile->after) {
-      if (tile->state == BlockState::free) free.insert(tile);
+      free += tile->state == BlockState::free ? 1 : 0;
     }
   }
-  std::size_t listed = 0;
-  for (std::uint64_t list = 0; list < kLists; ++list) {
-    const bool filled = (filled_[list / 64] >> list % 64 & 1) != 0;
-    broken.note_if(filled != (lists_[list] != nullptr),
-                   "slabs: a list of free stretches is marked wrong");
-    const SmallTile* previous = nullptr;
-    for (const SmallTile* at = lists_[list]; at != nullptr; previous = at, at = at->listed.next) {
-      const bool is_own =
-          free.contains(at) && list_of(at->size()) == list && at->listed.previous == previous;
-      broken.note_if(!is_own, "slabs: a list of free stretches has one that is not its own");
-      if (!is_own) return broken.rules;
-      ++listed;
-    }
-  }
-  broken.note_if(listed != free.size(), "slabs: a free stretch is in no list");
+  broken.note_if(free != free_.count(), "slabs: a free stretch is not listed");
   return broken.rules;
 }
 

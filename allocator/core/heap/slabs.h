@@ -4,10 +4,8 @@
 // A slab is tiled, from end to end, by blocks and by free stretches between them; two free
 // stretches never lie side by side. A free stretch carries the fences of all blocks that it was
 // made of: whoever takes a part of it waits for all of them first, and what is left carries none
-// then. Free stretches are listed by size: exactly below 8 KiB, in 16 steps to each doubling above;
-// a request takes the smallest of the first few that it finds (so that rarely, where a list is
-// long, a slab is added though a later stretch would do). Source: Masmano et al. 2004, "TLSF: a New
-// Dynamic Memory Allocator for Real-Time Systems".
+// then. A request takes the smallest of the first few free stretches that fit (so that rarely,
+// where a bin is full of smaller ones, a slab is added though a later stretch would do).
 // The last grain of a slab is never given out, so that two slabs side by side stay two.
 // Not thread-safe.
 #pragma once
@@ -21,8 +19,8 @@
 #include "core/base/broken.h"
 #include "core/base/range.h"
 #include "core/base/thread_annotations.h"
-#include "core/heap/record_pool.h"
 #include "core/memory/block_uses.h"
+#include "core/memory/size_bins.h"
 #include "core/memory/tile.h"
 #include "weir/types.h"
 
@@ -53,14 +51,9 @@ struct Slab {
 
 // A small block, or a free stretch of a slab.
 struct SmallTile {
-  struct Listed {  // free: in the list of stretches of like size
-    SmallTile* previous;
-    SmallTile* next;
-  };
-  struct Held {  // live, or cached
+  struct Held {
     std::uint32_t requested = 0;
     std::uint32_t epoch = 0;  // in which it was allocated (StreamHeap::move_to)
-    AllocationTime allocated_at;
   };
 
   Slab* slab = nullptr;
@@ -68,9 +61,15 @@ struct SmallTile {
   SmallTile* before = nullptr;
   SmallTile* after = nullptr;
   BlockUsesPtr uses;
+  // Live, or cached: what it holds, and when it was allocated. Free: links of its bin, or (`next`)
+  // of the spare records.
   union {
     Held held{};
-    Listed listed;
+    SmallTile* previous;
+  };
+  union {
+    AllocationTime allocated_at{};
+    SmallTile* next;
   };
   // In grains, the first counted from the slab's.
   std::uint16_t first_grain = 0;
@@ -81,10 +80,10 @@ struct SmallTile {
   Bytes size() const { return kGrain * grains; }
   Range range() const { return {begin(), size()}; }
   Address end() const { return begin() + size(); }
+  Bytes size_in_bins() const { return size(); }
   friend Address begin_of(const SmallTile& tile) { return tile.begin(); }
   friend Bytes size_of(const SmallTile& tile) { return tile.size(); }
   friend Bytes requested_of(const SmallTile& tile) { return {tile.held.requested}; }
-  SmallTile*& spare_link() { return after; }
 };
 static_assert(sizeof(SmallTile) <= 56, "there are as many as small blocks");
 
@@ -125,36 +124,30 @@ class Slabs {
 
  private:
   friend struct TestAccess;
-  static constexpr std::uint64_t kExact = 16;  // grains: below, each size has a list of its own
-  static constexpr std::uint64_t kSteps = 16;  // lists for each doubling above
-  static constexpr std::uint64_t kLists = kExact + kSteps * 8;  // up to a whole slab
-  static constexpr int kLookedAt = 8;  // free stretches of a list that are compared
+  static constexpr int kLookedAt = 8;  // free stretches that are compared
+  static constexpr std::size_t kBatch = 32;
 
-  static std::uint64_t list_of(Bytes size);
-  // The first list that is filled, from `list` on; kLists: none.
-  std::uint64_t next_filled(std::uint64_t list) const;
-  SmallTile* best_of(std::uint64_t list, Bytes size) const;
-  void link(SmallTile* stretch);
-  void unlink(SmallTile* stretch);
+  // Records stay where they are; what was taken from the system is kept.
+  SmallTile* take_record();
+  void give_back_record(SmallTile* record);
   SmallTile* cut(SmallTile* tile, Bytes size);
   void swallow_next(SmallTile* tile);
   void validate_tiles(const Slab& slab, Broken& broken) const;
 
-  RecordPool<SmallTile> records_;
-  std::array<SmallTile*, kLists> lists_{};
-  std::array<std::uint64_t, kLists / 64 + 1> filled_{};  // a bit for each list that is not empty
+  SizeBins<SmallTile, 256> free_;  // up to a whole slab
+  std::vector<std::unique_ptr<SmallTile[]>> records_;
+  SmallTile* spare_ = nullptr;
   std::vector<std::unique_ptr<Slab>> slabs_;
 };
 
 template <class Suits>
 SmallTile* Slabs::find_if(Bytes size, Suits&& suits) const {
-  for (std::uint64_t list = next_filled(list_of(size)); list < kLists;
-       list = next_filled(list + 1)) {
-    for (SmallTile* at = lists_[list]; at != nullptr; at = at->listed.next) {
-      if (at->size() >= size && suits(*at)) return at;
-    }
-  }
-  return nullptr;
+  SmallTile* found = nullptr;
+  free_.visit_fitting(size, [&](SmallTile& at) {
+    if (suits(at)) found = &at;
+    return found == nullptr;
+  });
+  return found;
 }
 
 }  // namespace weir

@@ -8,15 +8,14 @@ namespace weir {
 StreamHeap::StreamHeap(HeapId id, std::uint64_t stream, MemoryKind memory, Observer& observer)
     : memory_(memory),
       recording_(observer.recording()),
-      held_(*this, mutex_, served_, waits_),
-      served_(id, stream, memory, observer, &mutex_),
-      waits_(served_) {}
+      held_(*this, mutex_, served_),
+      served_(id, stream, memory, observer, &mutex_) {}
 
 // Of no pool, it serves no stream.
 void StreamHeap::serve(std::uint64_t stream) {
   serves_ = stream;
   const bool fast_paths = serves_ != kNoStream && fast_paths_ && !recording_ && pool() == 0 &&
-                          !waits_.any() && !served_.pages->is_asleep();
+                          !served_.has_waits() && !served_.pages->is_asleep();
   fast_stream_ = fast_paths ? serves_ : kNoStream;
 }
 
@@ -53,10 +52,10 @@ Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::C
     status = PageHeap::asleep_error();
     return {};
   }
-  const bool waited = waits_.any();
-  const bool captured = waited && waits_.is_captured();
+  const bool waited = served_.has_waits();
+  const bool captured = waited && served_.is_captured();
   const BlockRef block = held_.allocate(requested, captured, create, status);
-  if (waits_.any() != waited) [[unlikely]]
+  if (served_.has_waits() != waited) [[unlikely]]
     serve(serves_);  // the fast paths do not ask whether the stream is captured
   return block ? give_out(block, requested) : Address{};
 }
@@ -147,7 +146,7 @@ void StreamHeap::leave_pool() {
   served_.pool.store(0, std::memory_order_release);
   served_.timeline = {};
   served_.epoch = 0;
-  waits_.forget();
+  served_.forget_waits();
   held_.join_pool(nullptr);
 }
 

@@ -19,7 +19,6 @@
 #include "core/heap/heap_memory.h"
 #include "core/heap/live_block.h"
 #include "core/heap/served_stream.h"
-#include "core/heap/stream_waits.h"
 #include "core/memory/page_heap.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
@@ -142,7 +141,6 @@ class StreamHeap {
   bool recording_ WEIR_GUARDED_BY(mutex_);
   HeapMemory held_ WEIR_GUARDED_BY(mutex_);
   ServedStream served_ WEIR_GUARDED_BY(mutex_);
-  StreamWaits waits_ WEIR_GUARDED_BY(mutex_);
 };
 
 // Leaf functions, but for calls that come last: so they save no registers.

@@ -138,7 +138,7 @@ Tile* Commit::claim_segment(Request& request) {
     const bool would_do =
         round_up(request.size, heap_.rules.granularity) <= heap_.placer.room(request) + idle;
     const Result<Bytes> gone =
-        would_do ? idle_.give_to_driver_for_new(IdlePages::kUnlimited) : Result<Bytes>(0_B);
+        would_do ? supply_.give_to_driver_for_new(PageSupply::kUnlimited) : Result<Bytes>(0_B);
     if (gone && *gone > 0_B) {
       request.device_room.reset();
       // Which went down with what has gone.
@@ -266,7 +266,7 @@ void Commit::free(const Owner& owner, Tile* tile) {
   } else {
     release(owner, tile);
   }
-  idle_.keep_to_limit();
+  supply_.keep_to_limit();
 }
 
 // Pages that could be mapped there are whole.

@@ -7,7 +7,6 @@
 
 #include <vector>
 
-#include "core/memory/idle_pages.h"
 #include "core/memory/mappings.h"
 #include "core/memory/page_heap_state.h"
 #include "core/memory/page_supply.h"
@@ -18,8 +17,8 @@ namespace weir {
 
 class Commit {
  public:
-  Commit(PageHeapState& heap, PageSupply& supply, Mappings& mappings, IdlePages& idle)
-      : heap_(heap), supply_(supply), mappings_(mappings), idle_(idle) {}
+  Commit(PageHeapState& heap, PageSupply& supply, Mappings& mappings)
+      : heap_(heap), supply_(supply), mappings_(mappings) {}
 
   // The run, as one tile: used, and the owner's. Null: the request's status says why; new memory
   // that was mapped by then is free. (A plan to map what is held has no run, and may succeed.)
@@ -62,7 +61,6 @@ class Commit {
   PageHeapState& heap_;
   PageSupply& supply_;
   Mappings& mappings_;
-  IdlePages& idle_;
 };
 
 }  // namespace weir

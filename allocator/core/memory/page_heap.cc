@@ -31,11 +31,10 @@ PageHeap::PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote
              .trusts_context = timelines.trust() == Trust::context,
              .plain = options.memory == MemoryKind::plain,
              .of_graph_pool = of_graph_pool}},
-      supply_(heap_),
+      supply_(heap_, mappings_),
       mappings_(heap_),
-      idle_(heap_, supply_, mappings_),
-      commit_(heap_, supply_, mappings_, idle_),
-      sleep_(heap_, supply_, mappings_, idle_),
+      commit_(heap_, supply_, mappings_),
+      sleep_(heap_, supply_, mappings_),
       listing_(heap_, mappings_) {
   heap_.placer.set_limit(options.limit);
 }
@@ -126,7 +125,7 @@ bool PageHeap::ask_source(Request& request) {
   const Bytes limit = heap_.placer.limit(), total = heap_.tables.total();
   const std::vector<UnmappedPage> pages =
       source_(request.size, limit == 0_B ? kUnlimited : limit - std::min(limit, total));
-  idle_.hold_from_pool(pages);
+  supply_.hold_from_pool(pages);
   request.create = pages.empty() ? Create::device : Create::rather_not;
   return !pages.empty();
 }

@@ -21,7 +21,6 @@
 
 #include "core/base/queued_mutex.h"
 #include "core/memory/commit.h"
-#include "core/memory/idle_pages.h"
 #include "core/memory/mappings.h"
 #include "core/memory/page_heap_state.h"
 #include "core/memory/page_listing.h"
@@ -39,7 +38,7 @@ class PageHeap {
   using Owner = weir::Owner;
   using Create = weir::Create;
   using UnmappedPage = weir::UnmappedPage;
-  static constexpr Bytes kUnlimited = IdlePages::kUnlimited;
+  static constexpr Bytes kUnlimited = PageSupply::kUnlimited;
   // Gives idle pages of other pools, before the device is asked for new ones: about `wanted` bytes,
   // or less, and never more than `most`. Called under this page heap's lock.
   using Source = std::function<std::vector<UnmappedPage>(Bytes wanted, Bytes most)>;
@@ -82,8 +81,8 @@ class PageHeap {
   // Pages that come and go. With std::try_to_lock it is false if another thread holds the lock: for
   // callers whose own lock comes after this one.
   template <class... Try>
-  Locked<IdlePages> idle(Try... how) WEIR_NO_THREAD_ANALYSIS {
-    return {std::unique_lock(mutex_, how...), idle_};
+  Locked<PageSupply> idle(Try... how) WEIR_NO_THREAD_ANALYSIS {
+    return {std::unique_lock(mutex_, how...), supply_};
   }
   Locked<PageSleep> sleep() WEIR_NO_THREAD_ANALYSIS { return {std::unique_lock(mutex_), sleep_}; }
   Locked<const PageListing> listing() const WEIR_NO_THREAD_ANALYSIS {
@@ -141,7 +140,6 @@ class PageHeap {
   // At the end all is unmapped first, and then released.
   PageSupply supply_ WEIR_GUARDED_BY(mutex_);
   Mappings mappings_ WEIR_GUARDED_BY(mutex_);
-  IdlePages idle_ WEIR_GUARDED_BY(mutex_);
   Commit commit_ WEIR_GUARDED_BY(mutex_);
   PageSleep sleep_ WEIR_GUARDED_BY(mutex_);
   PageListing listing_ WEIR_GUARDED_BY(mutex_);

@@ -72,9 +72,11 @@ Status PageSleep::take_memory(PageId id) {
 
 Result<bool> PageSleep::renew_memory(PageId id) {
   mappings_.unmap_strays();
-  Page& page = heap_.tables.pages.all().at(id.value);
+  const auto found = heap_.tables.pages.all().find(id.value);
+  if (found == heap_.tables.pages.all().end()) return false;
+  Page& page = found->second;
   if (may_forget(page)) {
-    if (Status status = idle_.forget(page); !status) return std::move(status).error();
+    if (Status status = supply_.forget(page); !status) return std::move(status).error();
     return false;
   }
   if (page.sleeps()) {

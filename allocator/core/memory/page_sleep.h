@@ -11,7 +11,6 @@
 
 #include <vector>
 
-#include "core/memory/idle_pages.h"
 #include "core/memory/mappings.h"
 #include "core/memory/page_heap_state.h"
 #include "core/memory/page_supply.h"
@@ -21,14 +20,14 @@ namespace weir {
 
 class PageSleep {
  public:
-  PageSleep(PageHeapState& heap, PageSupply& supply, Mappings& mappings, IdlePages& idle)
-      : heap_(heap), supply_(supply), mappings_(mappings), idle_(idle) {}
+  PageSleep(PageHeapState& heap, PageSupply& supply, Mappings& mappings)
+      : heap_(heap), supply_(supply), mappings_(mappings) {}
 
   // Asleep: no request is served (ErrorCode::asleep), and pages come and go by the calls here
   // alone; frees go on. To be awake again it needs the memory of all its pages.
   void set_asleep(bool asleep) { heap_.tables.asleep.store(asleep, std::memory_order_release); }
   // Gives idle pages back to the driver, asleep or not.
-  Result<Bytes> give_idle() { return idle_.give_to_driver_though_asleep(IdlePages::kUnlimited); }
+  Result<Bytes> give_idle() { return supply_.give_to_driver_though_asleep(PageSupply::kUnlimited); }
 
   struct SleepingPage {
     PageId page;
@@ -45,12 +44,10 @@ class PageSleep {
   // The page gets the memory and the mappings that it lacks; its bytes are undefined. False: nobody
   // needs the page any more, and it is gone. Errors: out_of_memory; device.
   Result<bool> renew_memory(PageId page);
-  // Has the page, or have all pages, memory and all mappings?
+  // Is the page there, with memory and all mappings?
   bool has_memory(PageId page) const {
-    return heap_.tables.pages.all().at(page.value).has_memory();
-  }
-  bool has_all_memory() const {
-    return heap_.tables.absent_mappings == 0 && heap_.tables.absent_bytes == 0_B;
+    const auto found = heap_.tables.pages.all().find(page.value);
+    return found != heap_.tables.pages.all().end() && found->second.has_memory();
   }
   Bytes absent_bytes() const { return heap_.tables.absent_bytes; }
 
@@ -60,7 +57,6 @@ class PageSleep {
   PageHeapState& heap_;
   PageSupply& supply_;
   Mappings& mappings_;
-  IdlePages& idle_;
 };
 
 }  // namespace weir

@@ -231,11 +231,12 @@ Plan Placer::growth(Request& request) {
       return --left > 0;
     });
     left = kVacantLookedAt;
-    tables_.tiles.runs().visit_down(size, [&](const Tile& head) {
+    const auto consider_next = [&](const Tile& head) {
       const Tile* const after = head.edge->after;
       if (after != nullptr && after->kind == Tile::Kind::vacant) consider(*after);
       return --left > 0;
-    });
+    };
+    tables_.tiles.runs().visit_down(consider_next, size);
   }
   if (!best) {  // in a new region
     best = {.way = Plan::Way::grow, .home = {Address{}, round_up(size, rules_.granularity)}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose free memory a request for a run may have, and after which waits. (The placer decides
 // whether it takes memory that needs a wait. What a stream heap cached waits in
-// heap/stream_waits.h.)
+// heap/served_stream.h.)
 //
 // Guarded by the page heap's lock.
 #pragma once

@@ -17,8 +17,9 @@
 namespace weir {
 
 // Node has the members `previous` and `next`, pointers that belong to the bins while it is listed,
-// and size_in_bins(), which stays as it is meanwhile.
-template <class Node>
+// and size_in_bins(), which stays as it is meanwhile. `kBins`: 32 for sizes below 16 KiB, and for
+// each doubling above.
+template <class Node, std::uint64_t kBins = std::uint64_t{32} * 37>
 class SizeBins {
  public:
   void add(Node* node) {
@@ -57,14 +58,14 @@ class SizeBins {
       }
     }
   }
-  // The same for all, larger lists first; `below`: only lists of smaller sizes.
+  // The same for all in lists of sizes below `below`, larger lists first.
   template <class Visitor>
-  void visit_down(Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
-    visit_down_from(kBins, visit);
-  }
-  template <class Visitor>
-  void visit_down(Bytes below, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
-    visit_down_from(bin_of(below), visit);
+  void visit_down(Visitor&& visit, Bytes below = kMost) const WEIR_NO_THREAD_ANALYSIS {
+    for (std::uint64_t bin = previous_bin(bin_of(below)); bin < kBins; bin = previous_bin(bin)) {
+      for (Node* at = first_[bin]; at != nullptr; at = at->next) {
+        if (!visit(*at)) return;
+      }
+    }
   }
   std::size_t count() const { return count_; }
 
@@ -90,7 +91,7 @@ class SizeBins {
   friend struct TestAccess;
   static constexpr int kMostSmaller = 32;
   static constexpr std::uint64_t kSteps = 32;
-  static constexpr std::uint64_t kBins = kSteps * 37;  // sizes below 2^50
+  static constexpr Bytes kMost = kGrain * (kSteps << (kBins / kSteps - 1));  // no size is as large
 
   static std::uint64_t bin_of(Bytes size) {
     const std::uint64_t grains = size / kGrain;
@@ -115,14 +116,6 @@ class SizeBins {
       if (bits != 0) return word * 64 + 63 - static_cast<std::uint64_t>(std::countl_zero(bits));
     }
     return kBins;
-  }
-  template <class Visitor>
-  void visit_down_from(std::uint64_t end, Visitor&& visit) const WEIR_NO_THREAD_ANALYSIS {
-    for (std::uint64_t bin = previous_bin(end); bin < kBins; bin = previous_bin(bin)) {
-      for (Node* at = first_[bin]; at != nullptr; at = at->next) {
-        if (!visit(*at)) return;
-      }
-    }
   }
 
   std::size_t count_ = 0;

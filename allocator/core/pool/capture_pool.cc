@@ -103,9 +103,9 @@ Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user,
   }
   note_touched();
   if (fenced == LiveBlock::Fenced::now) {
-    eager_work_.note(by);
+    graphs_.note_eager(by);
   } else {
-    eager_work_.note_user(by);
+    graphs_.note_user(by);
   }
   if (capture_) eager_uses_.insert(block.value);
   return true;
@@ -114,17 +114,17 @@ Result<bool> CapturePool::note_use(StreamHeap& heap, Address block, Stream user,
 Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone) {
   const MutexLock lock(mutex_);
   note_touched();
-  if (shared_.waiting.contains(block, id())) return false;
+  if (deferred_.contains(block.value)) return false;
   if (capture_) {
     std::optional<std::uint32_t> epoch;
     if (const LiveBlock live = heap.live(block)) epoch = live.epoch();
     if (!epoch) return false;
     if (*epoch != capture_->epoch || eager_uses_.contains(block.value)) {
-      shared_.waiting.add(WaitingFrees::Reason::own_capture, heap, block);
+      deferred_.emplace(block.value, &heap);
       return true;
     }
   } else {
-    eager_work_.note_free(heap, block);
+    graphs_.note_free(heap, block);
   }
   Result<bool> done = heap.deallocate(block, gone);
   if (closed_ && !capture_) (void)give_back_pages_locked();
@@ -149,10 +149,10 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
         // What is waited for below is all work up to now: nothing that was freed before may go
         // back later.
         give_back_cached();
-        before = eager_work_.fences();
+        before = graphs_.eager_work();
         before.join(graphs_.launches());
       }
-      if (Status waited = EagerWork::wait_for(timelines(), before); !waited) return waited;
+      if (Status waited = GraphOrder::wait_for(timelines(), before); !waited) return waited;
       if (Status waited = eager_->pages().wait_for_idle_pages(); !waited) return waited;
     }
     const MutexLock lock(mutex_);
@@ -163,7 +163,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     }
     if (capture_) end_capture_locked();
     give_back_cached();
-    if (const Result<bool> done = eager_work_.is_done(); !done) {
+    if (const Result<bool> done = graphs_.is_eager_work_done(); !done) {
       return done.error();
     } else if (!*done) {
       continue;  // another thread used the pool meanwhile
@@ -222,16 +222,16 @@ void CapturePool::end_capture_locked() {
 // What can't be freed, as a fence that record_stream asked for could not be taken, stays for the
 // next time.
 void CapturePool::free_deferred_locked() {
-  for (const auto& [block, heap] : shared_.waiting.take(id())) {
-    eager_work_.note_free(*heap, block);
-    if (heap->deallocate(block, StreamHeap::Gone::behind_all)) continue;
-    shared_.waiting.add(WaitingFrees::Reason::own_capture, *heap, block);
+  for (const auto& [block, heap] : std::exchange(deferred_, {})) {
+    graphs_.note_free(*heap, Address{block});
+    if (heap->deallocate(Address{block}, StreamHeap::Gone::behind_all)) continue;
+    deferred_.emplace(block, heap);
   }
 }
 
 void CapturePool::free_deferred() {
   const MutexLock lock(mutex_);
-  if (capture_ || shared_.waiting.count(id()) == 0) return;
+  if (capture_ || deferred_.empty()) return;
   note_touched();
   free_deferred_locked();
   if (closed_) (void)give_back_pages_locked();
@@ -253,7 +253,7 @@ void CapturePool::settle() {
   if (capture_ || settled_) return;  // a capture that goes on did so itself
   // What the heaps cache goes back as of now, and what is recorded below covers it.
   give_back_cached();
-  eager_work_.renew();
+  graphs_.renew();
   settled_ = timelines().settle();
 }
 
@@ -272,11 +272,11 @@ Status CapturePool::retire(Stream stream) {
 Status CapturePool::launch(ExecutableHandle graph, Stream stream) {
   {
     const MutexLock lock(mutex_);
-    Status waited = timelines().wait(timelines().of(stream), eager_work_.fences());
+    Status waited = timelines().wait(timelines().of(stream), graphs_.eager_work());
     if (!waited) return waited;
   }
   Status launched = shared_.device.launch_graph(graph, stream);
-  if (!launched || !is_told()) return launched;  // GraphLives::begin_to_linger() covers it
+  if (!launched || !is_told()) return launched;  // GraphOrder::begin_to_linger() covers it
   const MutexLock lock(mutex_);
   note_touched();
   graphs_.note_launch(stream);
@@ -343,7 +343,7 @@ void CapturePool::note_touched() {
 // (If there is another block by now, its free takes a fence for nothing.)
 void CapturePool::note_user_after(Address block, Stream user) {
   const TimelineId later = timelines().of(user);
-  eager_work_.note_user(later);
+  graphs_.note_user(later);
   StreamHeap* const heap = heap_with(block);
   if (heap == nullptr) return;
   if (const LiveBlock live = heap->live(block, &timelines())) live.add_user(later);
@@ -417,7 +417,7 @@ GraphPoolStatistics CapturePool::statistics() const {
   all.peak_reserved_bytes = totals.peak_total;
   all.kept_bytes = pages().listing()->kept();
   all.graphs = graphs_.count();
-  all.deferred = shared_.waiting.count(id());
+  all.deferred = deferred_.size();
   return all;
 }
 
@@ -430,8 +430,8 @@ std::vector<std::string> CapturePool::validate_captures() const {
   const MutexLock lock(mutex_);
   std::vector<std::string> broken;
   const std::string name = "graph pool " + std::to_string(id()) + ": ";
-  for (const auto& [block, heap] : shared_.waiting.blocks(id())) {
-    if (!heap->live(block)) broken.push_back(name + "a deferred block is not live");
+  for (const auto& [block, heap] : deferred_) {
+    if (!heap->live(Address{block})) broken.push_back(name + "a deferred block is not live");
   }
   for_each_member([&](const Pool::Member& member) WEIR_REQUIRES(mutex_) {
     if (member.epoch == kEager || (capture_ && member.epoch == capture_->epoch)) return;

@@ -25,13 +25,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/pool/eager_work.h"
-#include "core/pool/graph_lives.h"
+#include "core/pool/graph_order.h"
 #include "core/pool/pool.h"
 #include "core/pool/pool_events.h"
 #include "weir/statistics.h"
@@ -174,12 +174,15 @@ class CapturePool final : private OnPoolEvents,
   bool settled_ WEIR_GUARDED_BY(mutex_) = false;
   std::atomic<bool> may_spare_{false};  // it is entered in SparingPools
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
-  GraphLives graphs_ WEIR_GUARDED_BY(mutex_){shared_.device, *this, *eager_};
+  GraphOrder graphs_ WEIR_GUARDED_BY(mutex_){shared_.device, *this, *eager_};
   // Captures that are not the pool's took memory of it.
   bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;
-  EagerWork eager_work_ WEIR_GUARDED_BY(mutex_){timelines()};
   // Blocks that eager streams were said to use while the capture goes on.
   std::unordered_set<std::uint64_t> eager_uses_ WEIR_GUARDED_BY(mutex_);
+  // Blocks that were freed while a capture goes on, and that eager work may use, by address. They
+  // go back when it has ended.
+  using Deferred = std::unordered_map<std::uint64_t, StreamHeap*>;
+  Deferred deferred_ WEIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

@@ -35,10 +35,10 @@ bool is_block_of(const Pool& pool, const PlacedBlock& block) {
   return has_heap && pool.pages().listing()->has_addresses({block.run, block.run_bytes});
 }
 
-Status free_placed(Pool& pool, EagerWork& eager_work, const PlacedBlock& block) {
+Status free_placed(Pool& pool, GraphOrder& graphs, const PlacedBlock& block) {
   StreamHeap* const heap = pool.heap_with(block.address);
   if (heap == nullptr) return {};
-  eager_work.note_free(*heap, block.address);
+  graphs.note_free(*heap, block.address);
   Result<bool> done = heap->deallocate(block.address);
   return done ? Status() : std::move(done).error();
 }
@@ -89,9 +89,9 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     if (StreamHeap* const heap = heap_with(block.address)) {
       if (const LiveBlock its = heap->live(block.address)) each.users = its.users();
     }
-    status = free_placed(*this, eager_work_, block);
+    status = free_placed(*this, graphs_, block);
     if (!status) break;
-    each.deferred = shared_.waiting.forget(block.address, id());
+    each.deferred = deferred_.erase(block.address.value) > 0;
     freed.push_back(std::move(each));
   }
   give_back_cached();  // of whichever stream: a place may be wanted for another
@@ -107,18 +107,18 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     }
   }
   if (status) {
-    for (const PlacedBlock& block : wanted) shared_.waiting.forget(block.address, id());
+    for (const PlacedBlock& block : wanted) deferred_.erase(block.address.value);
     return {};
   }
   // As it was: what was free then is free now, and nobody else has been here.
-  for (const PlacedBlock& block : made) (void)free_placed(*this, eager_work_, block);
+  for (const PlacedBlock& block : made) (void)free_placed(*this, graphs_, block);
   give_back_cached();
   // Its stream now waits for what has used it; who uses it on is told again.
   for (const auto& [block, users, deferred] : freed) {
     (void)place(*this, block);
     StreamHeap* const heap = heap_with(block.address);
     if (heap == nullptr) continue;
-    if (deferred) shared_.waiting.add(WaitingFrees::Reason::own_capture, *heap, block.address);
+    if (deferred) deferred_.emplace(block.address.value, heap);
     const LiveBlock again = heap->live(block.address, &timelines());
     if (!again) continue;
     for (const TimelineId user : users) again.add_user(user);

@@ -76,14 +76,6 @@ void PoolBindings::note_goes_on(std::uint64_t id, std::uint64_t capture) {
   }
 }
 
-std::uint64_t PoolBindings::paused(const CapturePool& pool, std::uint64_t capture) const {
-  const std::shared_lock lock(mutex_);
-  const auto binding = std::find_if(bindings_.begin(), bindings_.end(), [&](const Binding& each) {
-    return each.state == State::paused && each.pool.get() == &pool && each.capture_id() == capture;
-  });
-  return binding == bindings_.end() ? 0 : binding->id;
-}
-
 void PoolBindings::resume(std::uint64_t id, Takes takes) {
   const std::unique_lock lock(mutex_);
   const auto binding = std::find_if(bindings_.begin(), bindings_.end(),
@@ -165,12 +157,14 @@ bool PoolBindings::lead_to(const CapturePool& pool) const {
                      [&](const Binding& each) { return each.pool.get() == &pool; });
 }
 
-std::uint64_t PoolBindings::of_capture(const CapturePool& pool, std::uint64_t capture) const {
+std::uint64_t PoolBindings::of_capture(const CapturePool& pool, std::uint64_t capture,
+                                       bool paused) const {
   const std::shared_lock lock(mutex_);
-  const auto binding = std::find_if(bindings_.begin(), bindings_.end(), [&](const Binding& each) {
-    return each.captures() && each.pool.get() == &pool && each.capture_id() == capture;
-  });
-  return binding == bindings_.end() ? 0 : binding->id;
+  for (const Binding& each : bindings_) {
+    if (!each.captures() || (paused && each.state != State::paused)) continue;
+    if (each.pool.get() == &pool && each.capture_id() == capture) return each.id;
+  }
+  return 0;
 }
 
 std::optional<bool> PoolBindings::attach(Stream stream, const CaptureInfo& info,

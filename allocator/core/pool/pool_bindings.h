@@ -70,8 +70,6 @@ class PoolBindings {
   std::optional<Stream> origin_to_ask(std::uint64_t id, bool lives) const;
   // That capture goes on, and has this number.
   void note_goes_on(std::uint64_t id, std::uint64_t capture);
-  // The id of the binding of that pool, paused in the capture of that number; 0: there is none.
-  std::uint64_t paused(const CapturePool& pool, std::uint64_t capture) const;
   // The paused binding serves again, and is the last opened. Opens the fast paths that the caller
   // has closed.
   void resume(std::uint64_t id, Takes takes);
@@ -87,8 +85,9 @@ class PoolBindings {
   std::shared_ptr<CapturePool> find(Stream stream, const CaptureInfo& info);
   bool lead_to(const CapturePool& pool) const;
   // The binding by which the pool serves, or served before a pause, the capture of that number; 0:
-  // none.
-  std::uint64_t of_capture(const CapturePool& pool, std::uint64_t capture) const;
+  // none. `paused`: only one that is paused.
+  std::uint64_t of_capture(const CapturePool& pool, std::uint64_t capture,
+                           bool paused = false) const;
   // Gives the attachment to the capture that `stream` is in. Nothing: no binding takes the capture.
   // False: no scope ends it.
   std::optional<bool> attach(Stream stream, const CaptureInfo& info, CaptureAttachment attachment);

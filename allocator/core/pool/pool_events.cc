@@ -54,7 +54,9 @@ Status PoolEvents::record(EventHandle event, Stream stream) {
   Event& mine = known->second;
   if (!stream.is_in_capture()) {
     if (Status made = have_eager(mine); !made) return made;
-    if (Status recorded = device_.record(mine.eager, stream); !recorded) return recorded;
+    Status recorded =
+        stream.is_all() ? device_.record_context(mine.eager) : device_.record(mine.eager, stream);
+    if (!recorded) return recorded;
     mine.is_captured = false;
     return {};
   }
@@ -67,16 +69,6 @@ Status PoolEvents::record(EventHandle event, Stream stream) {
   mine.is_captured = true;
   mine.capture = capture_;
   mine.nodes = std::move(nodes);
-  return {};
-}
-
-Status PoolEvents::record_context(EventHandle event) {
-  const MutexLock lock(mutex_);
-  const auto known = events_.find(event.value);
-  if (known == events_.end()) return no_event(event);
-  if (Status made = have_eager(known->second); !made) return made;
-  if (Status recorded = device_.record_context(known->second.eager); !recorded) return recorded;
-  known->second.is_captured = false;
   return {};
 }
 

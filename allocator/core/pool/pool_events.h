@@ -40,7 +40,7 @@ class PoolEvents final : public EventCalls {
   Status wait(Stream stream, EventHandle event) override;
   Result<bool> query(EventHandle event) override;
   Status synchronize(EventHandle event) override;
-  Status record_context(EventHandle event) override;
+  Status record_context(EventHandle event) override { return record(event, Stream::all()); }
   Status synchronize_context() override { return device_.synchronize_context(); }
   Nanoseconds now() const override { return device_.now(); }
 

@@ -154,7 +154,7 @@ Result<bool> Pools::free(StreamHeap& heap, Address block) {
   if (done) return done;
   const ErrorCode code = done.error().code();
   if (code != ErrorCode::capture && (told || code != ErrorCode::device)) return done;
-  shared_.waiting.add(WaitingFrees::Reason::not_recorded, heap, block);
+  shared_.waiting.add(heap, block, 0);
   return true;
 }
 
@@ -174,13 +174,9 @@ void Pools::free_all(const WaitingFrees::Blocks& due, StreamHeap::Gone gone) {
   for (const auto& [block, heap] : due) {
     // A fence that record_stream asked for could not be taken now; the program has no block to
     // free again.
-    if (!free_now(*heap, block, gone)) {
-      shared_.waiting.add(WaitingFrees::Reason::not_recorded, *heap, block);
-    }
+    if (!free_now(*heap, block, gone)) shared_.waiting.add(*heap, block, 0);
   }
-  for (const std::uint64_t id : shared_.waiting.graph_pools()) {
-    if (const std::shared_ptr<CapturePool> pool = graph_pool(id)) pool->free_deferred();
-  }
+  for (const std::shared_ptr<CapturePool>& pool : graph_pools()) pool->free_deferred();
 }
 
 Status Pools::free_after_all_work() {
@@ -206,6 +202,18 @@ Status Pools::retire(Stream stream, const std::optional<Stream>& beside) {
     if (Status status = own_->retire(*beside); !status) return status;
   }
   return own_->retire(stream);
+}
+
+Statistics Pools::statistics(HeapRegistry::Heaps heaps) const {
+  std::vector<HeapStatistics> each;
+  for (const auto& heap : heaps) each.push_back(heap->fold().statistics());
+  return shared_.observer.fold().combine(std::move(each));
+}
+
+Statistics Pools::statistics() const {
+  Statistics all;
+  shared_.registry.at_one_moment([&](HeapRegistry::Heaps heaps) { all = statistics(heaps); });
+  return all;
 }
 
 }  // namespace weir

@@ -78,6 +78,10 @@ class Pools {
   // of the stream.
   Status retire(Stream stream, const std::optional<Stream>& beside);
 
+  // Of the device: now, or (with `heaps`) at one moment of the registry.
+  Statistics statistics() const;
+  Statistics statistics(HeapRegistry::Heaps heaps) const WEIR_NO_THREAD_ANALYSIS;
+
   // No pool is opened or dropped while the lock is held.
   std::shared_lock<std::shared_mutex> hold() const { return std::shared_lock(mutex_); }
   // With the lock held.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that the program has freed and that can't go back yet, each for a reason.
+// Blocks that the program has freed and that can't go back yet: a capture may use them, or what
+// uses them could not be recorded. (Those of a graph pool that wait for its own capture's end are
+// the pool's: CapturePool.)
 //
 // Threads: self-synchronised by one lock, taken after the graph pools' and before the registry's.
 #pragma once
@@ -7,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -20,34 +21,22 @@ namespace weir {
 
 class WaitingFrees {
  public:
-  enum class Reason : std::uint8_t {
-    captures,     // a capture may use it: until all that were bound when it was freed are over
-    own_capture,  // eager work may use it, and a capture into its graph pool goes on: until its end
-    not_recorded,  // what uses it could not be recorded: until a later attempt succeeds
-  };
   using Blocks = std::vector<std::pair<Address, StreamHeap*>>;
 
   explicit WaitingFrees(HeapRegistry& registry) : registry_(registry) {}
 
-  // `last_binding`: PoolBindings::last(), for Reason::captures. While a block waits for another
-  // reason than own_capture, the fast paths are closed.
-  void add(Reason reason, StreamHeap& heap, Address block, std::uint64_t last_binding = 0);
-  // `pool`: the id of a graph pool, for blocks that wait for its capture's end; 0: for all others.
-  bool contains(Address block, std::uint64_t pool = 0) const;
-  Blocks blocks(std::uint64_t pool) const;
-  std::size_t count(std::uint64_t pool) const { return blocks(pool).size(); }
-  // The pool made the block live again: its free is forgotten. Returns whether it waited here.
-  bool forget(Address block, std::uint64_t pool = 0);
-
-  // Takes out the blocks of a graph pool.
-  Blocks take(std::uint64_t pool);
-  // Takes out the others that need not wait for a capture, `oldest_capture` being
+  // The block goes back when all captures are over that were bound when it was freed,
+  // `last_binding` being PoolBindings::last() then; 0: at a later attempt. While any block waits,
+  // the fast paths are closed.
+  void add(StreamHeap& heap, Address block, std::uint64_t last_binding);
+  bool contains(Address block) const;
+  // A pool made the block live again: its free is forgotten.
+  void forget(Address block);
+  // Takes out those that need not wait for a capture, `oldest_capture` being
   // PoolBindings::oldest_capture(), and those to be tried again.
   Blocks take_due(std::uint64_t oldest_capture);
   // Is a block to be tried again?
   bool has_any_to_retry() const { return to_retry_.load(std::memory_order_relaxed); }
-  // The graph pools that have blocks here, by id.
-  std::vector<std::uint64_t> graph_pools() const;
 
   // A captured stream may use the block: its free waits for the captures that are bound now.
   void note_captured_use(Address block, std::uint64_t last_binding);
@@ -58,20 +47,14 @@ class WaitingFrees {
     StreamHeap* heap = nullptr;
     std::uint64_t last_binding = 0;  // 0: it waits for no capture
   };
-  using Rows = std::unordered_map<std::uint64_t, Row>;  // by address
-  using RowsByPool = std::map<std::uint64_t, Rows>;     // none is empty
-
-  // With mutex_ held.
-  template <class Due>
-  Blocks take_if(std::uint64_t pool, Due&& due);
-  void note_taken(RowsByPool::iterator rows, std::size_t count);
+  void note_taken(std::size_t count);  // with mutex_ held
 
   HeapRegistry& registry_;
   std::atomic<bool> to_retry_{false};
   std::atomic<std::size_t> count_{0};  // of blocks
 
   mutable std::mutex mutex_;
-  RowsByPool rows_;
+  std::unordered_map<std::uint64_t, Row> rows_;                     // by address
   std::unordered_map<std::uint64_t, std::uint64_t> captured_uses_;  // the last binding at that time
 };
 

@@ -120,17 +120,12 @@ Status HostStore::expect(Bytes bytes) {
   return {};
 }
 
-std::optional<std::size_t> HostStore::empty_slab() const {
-  const auto empty = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& slab) {
-    return slab.memory != nullptr && slab.filled == 0_B;
-  });
-  if (empty == slabs_.end()) return std::nullopt;
-  return static_cast<std::size_t>(empty - slabs_.begin());
-}
-
 HostStore::Slab* HostStore::with_room() {
   if (current_ && slabs_[*current_].filled < kSlab) return &slabs_[*current_];
-  current_ = empty_slab();
+  current_.reset();
+  for (std::size_t i = 0; i < slabs_.size() && !current_; ++i) {
+    if (slabs_[i].memory != nullptr && slabs_[i].filled == 0_B) current_ = i;
+  }
   return current_ ? &slabs_[*current_] : nullptr;
 }
 

@@ -66,7 +66,6 @@ class HostStore {
   // With mutex_ held.
   Bytes empty_bytes() const;
   std::size_t add(void* memory);
-  std::optional<std::size_t> empty_slab() const;
   // Null: there is no room in slabs that are there.
   Slab* with_room();
   Piece cut(Slab& slab, Bytes most);

@@ -42,15 +42,6 @@ Status Sleeper::Copies::flush() {
   return {};
 }
 
-Sleeper::~Sleeper() {
-  destroy(events_);
-  destroy(of_wakes_);
-}
-
-void Sleeper::destroy(std::vector<EventHandle>& events) {
-  std::erase_if(events, [&](EventHandle event) { return device_.destroy_event(event).ok(); });
-}
-
 Sleeper::Heap* Sleeper::find(const std::shared_ptr<Pool>& pool) const {
   const std::lock_guard lock(heaps_mutex_);
   const auto known = heaps_.find(pool);
@@ -66,13 +57,11 @@ Sleeper::Heap& Sleeper::of(const std::shared_ptr<Pool>& pool) {
 
 void Sleeper::forget_gone() {
   const std::lock_guard lock(heaps_mutex_);
-  for (auto at = heaps_.begin(); at != heaps_.end();) {
-    const auto next = std::next(at);
-    if (at->first.expired()) {
-      for (auto& [id, page] : at->second.pages) drop_copies(page);
-      heaps_.erase(at);
-    }
-    at = next;
+  for (auto next = heaps_.begin(); next != heaps_.end();) {
+    const auto at = next++;
+    if (!at->first.expired()) continue;
+    for (auto& [id, page] : at->second.pages) drop_copies(page);
+    heaps_.erase(at);
   }
 }
 
@@ -83,9 +72,8 @@ Status Sleeper::shrink(Bytes keep_host) {
 
 bool Sleeper::has_away(const std::shared_ptr<Pool>& pool) const {
   const Heap* const known = find(pool);
-  return known != nullptr &&
-         std::any_of(known->pages.begin(), known->pages.end(),
-                     [](const auto& page) { return page.second.state != State::there; });
+  return known != nullptr && std::any_of(known->pages.begin(), known->pages.end(),
+                                         [](const auto& page) { return !page.second.filled; });
 }
 
 bool Sleeper::sleeps_wholly(const std::shared_ptr<Pool>& pool) const {
@@ -136,18 +124,6 @@ std::vector<HostPart> Sleeper::copies_of(const std::shared_ptr<Pool>& pool,
   return parts;
 }
 
-template <class Drop>
-void Sleeper::drop_if(Pages& pages, Drop&& drop) {
-  for (auto at = pages.begin(); at != pages.end();) {
-    if (drop(at->first, at->second)) {
-      drop_copies(at->second);
-      at = pages.erase(at);
-    } else {
-      ++at;
-    }
-  }
-}
-
 bool Sleeper::covers(const Sleeping& page, const std::vector<Range>& in_use) const {
   return std::all_of(in_use.begin(), in_use.end(), [&](Range range) {
     // Copies lie in order, and side by side where a piece was too small.
@@ -174,7 +150,7 @@ std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job, Heap& heap
     if (job.stay.contains(page.page)) continue;
     listed.insert(page.page.value);
     Sleeping& known = heap.pages[page.page.value];
-    if (known.state == State::there) {
+    if (known.filled) {
       known.home = page.home;
       known.contents = job.contents;
       const bool good = reuses && known.is_copied && covers(known, page.in_use);
@@ -182,9 +158,10 @@ std::vector<PageSleep::SleepingPage> Sleeper::prepare(const Job& job, Heap& heap
     }
     pages.push_back(std::move(page));
   }
-  drop_if(heap.pages, [&](std::uint32_t id, const Sleeping& page) {
-    return page.state == State::there && !listed.contains(id);
-  });
+  for (auto at = heap.pages.begin(); at != heap.pages.end();) {
+    const auto page = at++;
+    if (page->second.filled && !listed.contains(page->first)) drop(heap.pages, page);
+  }
   return pages;
 }
 
@@ -196,8 +173,7 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
     Heap& heap = of(job.pool);
     for (PageSleep::SleepingPage& page : prepare(job, heap)) {
       const Sleeping& known = heap.pages.at(page.page.value);
-      const bool copies =
-          known.state == State::there && copies_bytes(job.contents) && known.copies.empty();
+      const bool copies = known.filled && copies_bytes(job.contents) && known.copies.empty();
       if (!copies) page.in_use.clear();
       for (const Range range : page.in_use) to_copy += range.size;
       pages.emplace_back(&heap, std::move(page));
@@ -212,17 +188,28 @@ Status Sleeper::sleep(const std::vector<Job>& jobs, SleepReport& report) {
   if (status) status = end_batch(copies, report);
   while (status && !queued_.empty()) status = finish_first(report);
   if (!status) abandon_queued(jobs);
-  destroy(events_);
   store_.settle();
   for (const Job& job : jobs) of(job.pool).whole = status.ok();
   return status;
 }
 
-Result<EventHandle> Sleeper::have_event() {
-  if (events_.empty()) return device_.create_event();
-  const EventHandle event = events_.back();
-  events_.pop_back();
-  return event;
+Result<EventHandle> Sleeper::record(Device::Direction direction) {
+  const Result<Stream> stream = device_.copy_stream(direction);
+  if (!stream) return stream.error();
+  Result<EventHandle> event = device_.create_event();
+  if (!event) return event;
+  Status recorded = device_.record(*event, *stream);
+  if (recorded) return event;
+  end(*event);
+  return std::move(recorded).error();
+}
+
+Status Sleeper::wait_for(Device::Direction direction) {
+  const Result<EventHandle> event = record(direction);
+  if (!event) return event.error();
+  Status done = device_.synchronize(*event);
+  end(*event);
+  return done;
 }
 
 // The page's bytes are copied, and behind that its memory goes. What needs no copy goes at once.
@@ -248,14 +235,8 @@ Status Sleeper::queue(Heap& heap, const PageSleep::SleepingPage& page, Copies& c
 Status Sleeper::end_batch(Copies& copies, SleepReport& report) {
   if (batch_.pages.empty()) return {};
   if (Status flushed = copies.flush(); !flushed) return flushed;
-  const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host);
-  if (!stream) return stream.error();
-  Result<EventHandle> event = have_event();
-  if (!event) return std::move(event).error();
-  if (Status recorded = device_.record(*event, *stream); !recorded) {
-    events_.push_back(*event);
-    return recorded;
-  }
+  const Result<EventHandle> event = record(Device::Direction::to_host);
+  if (!event) return event.error();
   batch_.event = *event;
   queued_.push_back(std::exchange(batch_, {}));
   return queued_.size() > kQueued ? finish_first(report) : Status{};
@@ -265,7 +246,7 @@ Status Sleeper::finish_first(SleepReport& report) {
   if (Status done = device_.synchronize(queued_.front().event); !done) return done;
   const Queued first = std::move(queued_.front());
   queued_.erase(queued_.begin());
-  events_.push_back(first.event);
+  end(first.event);
   for (const auto& [heap, page] : first.pages) heap->pages.at(page.value).is_copied = true;
   for (const auto& [heap, page] : first.pages) {
     if (Status taken = take(*heap, page, report); !taken) return taken;
@@ -273,47 +254,37 @@ Status Sleeper::finish_first(SleepReport& report) {
   return {};
 }
 
-Status Sleeper::take(Heap& heap, PageId page, SleepReport& report) {
-  Sleeping& sleeping = heap.pages.at(page.value);
-  Status taken = heap.heap->sleep()->take_memory(page);
-  if (taken) report.given_back += sleeping.home.size;
-  if (taken || !heap.heap->sleep()->has_memory(page)) sleeping.state = State::away;
+Status Sleeper::take(Heap& heap, PageId id, SleepReport& report) {
+  Sleeping& page = heap.pages.at(id.value);
+  Status taken = heap.heap->sleep()->take_memory(id);
+  if (taken) report.given_back += page.home.size;
+  page.filled = page.filled && heap.heap->sleep()->has_memory(id);
   return taken;
 }
 
 // Pages that are there may be written to again, and their copies are dropped: nothing may read the
 // ones or write the others any more. There may be copies that no event is behind.
 void Sleeper::abandon_queued(const std::vector<Job>& jobs) {
-  if (!device_.synchronize_context()) {
-    if (const Result<Stream> stream = device_.copy_stream(Device::Direction::to_host)) {
-      (void)wait_for(*stream, events_);
-    }
-  }
-  for (const Queued& queued : queued_) events_.push_back(queued.event);
+  if (!device_.synchronize_context()) (void)wait_for(Device::Direction::to_host);
+  for (const Queued& queued : queued_) end(queued.event);
   queued_.clear();
   batch_ = {};
   for (const Job& job : jobs) {
     for (auto& [id, page] : of(job.pool).pages) {
-      if (page.state == State::there && !page.is_copied && !page.copies.empty()) drop_copies(page);
+      if (page.filled && !page.is_copied) drop_copies(page);
     }
   }
 }
 
-Status Sleeper::renew(Heap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
-                      bool& is_there) {
-  Sleeping& sleeping = heap.pages.at(page.value);
-  Result<bool> renewed = heap.heap->sleep()->renew_memory(page);
-  while (!renewed && renewed.error().code() == ErrorCode::out_of_memory &&
-         make_room(sleeping.home.size)) {
-    renewed = heap.heap->sleep()->renew_memory(page);
+Result<bool> Sleeper::renew(Heap& heap, PageId id, const MakeRoom& make_room, SleepReport& report) {
+  const Bytes size = heap.pages.at(id.value).home.size;
+  if (heap.heap->sleep()->has_memory(id)) return true;
+  Result<bool> renewed = heap.heap->sleep()->renew_memory(id);
+  while (!renewed && renewed.error().code() == ErrorCode::out_of_memory && make_room(size)) {
+    renewed = heap.heap->sleep()->renew_memory(id);
   }
-  if (!renewed) return std::move(renewed).error();
-  is_there = *renewed;
-  if (is_there) {
-    sleeping.state = State::unfilled;
-    report.given_back += sleeping.home.size;
-  }
-  return {};
+  if (renewed && *renewed) report.given_back += size;
+  return renewed;
 }
 
 Status Sleeper::queue_back(Sleeping& page, Copies& copies) {
@@ -329,16 +300,6 @@ Status Sleeper::queue_back(Sleeping& page, Copies& copies) {
   return {};
 }
 
-Status Sleeper::wait_for(Stream stream, std::vector<EventHandle>& events) {
-  Result<EventHandle> event = device_.create_event();
-  if (!event) return std::move(event).error();
-  Status done = device_.record(*event, stream);
-  if (done) done = device_.synchronize(*event);
-  events.push_back(*event);
-  destroy(events);
-  return done;
-}
-
 Status Sleeper::wake(const std::shared_ptr<Pool>& pool, const MakeRoom& make_room,
                      SleepReport& report) {
   Heap* const known = find(pool);
@@ -349,43 +310,37 @@ Status Sleeper::wake(const std::shared_ptr<Pool>& pool, const MakeRoom& make_roo
   Copies copies(device_, Device::Direction::to_device, report);
   bool queued = false;
   Status status;
-  for (auto at = pages.begin(); at != pages.end() && status;) {
+  for (auto next = pages.begin(); next != pages.end() && status;) {
+    const auto at = next++;
     auto& [id, page] = *at;
-    const auto next = std::next(at);
-    bool is_there = true;
-    if (page.state == State::away) status = renew(*known, PageId{id}, make_room, report, is_there);
-    if (!is_there) {
-      drop_copies(page);
-      pages.erase(at);
-    } else if (status && page.state == State::unfilled) {
+    if (page.filled) continue;
+    const Result<bool> renewed = renew(*known, PageId{id}, make_room, report);
+    if (!renewed) {
+      status = renewed.error();
+    } else if (!*renewed) {
+      drop(pages, at);
+    } else {
       queued = queued || !page.copies.empty() || page.contents == SleepContents::zero;
       status = queue_back(page, copies);
       if (status) filled.push_back(id);
     }
-    at = next;
   }
   // Also where an error came between: those that are filled by then need not be again.
   if (queued) {
     Status done = copies.flush();
-    const Result<Stream> stream = device_.copy_stream(Device::Direction::to_device);
-    if (done) done = stream ? wait_for(*stream, of_wakes_) : Status(stream.error());
+    if (done) done = wait_for(Device::Direction::to_device);
     if (!done) {
       filled.clear();
       if (status) status = std::move(done);
     }
   }
-  for (const std::uint32_t id : filled) {
-    Sleeping& page = pages.at(id);
-    page.state = State::there;
-    if (page.contents == SleepContents::immutable) continue;
-    drop_copies(page);
-    pages.erase(id);
+  for (const std::uint32_t id : filled) pages.at(id).filled = true;
+  for (auto next = pages.begin(); next != pages.end();) {
+    const auto at = next++;
+    const bool is_kept = at->second.contents == SleepContents::immutable;
+    if (at->second.filled && !is_kept) drop(pages, at);
   }
-  if (!status) return status;
-  drop_if(pages, [](std::uint32_t, const Sleeping& page) {
-    return page.contents != SleepContents::immutable;
-  });
-  return {};
+  return status;
 }
 
 }  // namespace weir

@@ -2,15 +2,11 @@
 // Puts the pages of pools to sleep, and wakes them: their bytes go to the host and back, page by
 // page, while pages before and behind are unmapped or mapped.
 //
-// A page is in one of these states:
-//   there     it has its memory, and its bytes
-//   away      some of its memory or mappings are gone
-//   unfilled  it has memory, and it is not known that its bytes are there again
-// there -> away -> unfilled -> there, and unfilled -> away. An error leaves each page in the state
-// that it has reached; sleep() and wake() both go on from there.
+// A page that has lost memory or mappings is not filled until it is known that its bytes are there
+// again. An error leaves each page as far as it has come; sleep() and wake() both go on from there.
 //
-// Threads: one sleep() and one wake() at a time, of different pools; nothing else meanwhile, but
-// for host().
+// Threads: one sleep() and one wake() at a time, each with its pools claimed; nothing else
+// meanwhile, but for claim() and host().
 #pragma once
 
 #include <cstdint>
@@ -33,10 +29,9 @@ namespace weir {
 
 class Sleeper {
  public:
-  // `device` must outlive this.
-  explicit Sleeper(Device& device) : device_(device), store_(device) {}
-  // All copies are done.
-  ~Sleeper();
+  // Both must outlive this. `timelines`: the device's, which take events that it won't destroy.
+  Sleeper(Device& device, Timelines& timelines)
+      : device_(device), timelines_(timelines), store_(device) {}
 
   using Version = std::pair<std::uint64_t, std::uint64_t>;
   struct Job {
@@ -47,6 +42,10 @@ class Sleeper {
     // Changes whenever the bytes of an immutable tag may have.
     Version version;
   };
+  // What a sleep() or a wake() works on is nobody else's meanwhile: waits until it is free.
+  std::unique_lock<std::mutex> claim(const std::shared_ptr<Pool>& pool) {
+    return std::unique_lock(of(pool).claimed);
+  }
   // The pools are asleep (PageSleep::set_asleep()), and the device is done with all work. Copies
   // that are good stay where they are. Errors: device; out_of_memory (of the host).
   Status sleep(const std::vector<Job>& jobs, SleepReport& report);
@@ -56,7 +55,7 @@ class Sleeper {
   // On success the pool may be awake again. Errors: out_of_memory; device.
   Status wake(const std::shared_ptr<Pool>& pool, const MakeRoom& make_room, SleepReport& report);
 
-  // Has a page lost memory, and not got its bytes back?
+  // Has a page lost memory or mappings, and not got its bytes back?
   bool has_away(const std::shared_ptr<Pool>& pool) const;
   // Was the latest call for the pool a sleep() that went through?
   bool sleeps_wholly(const std::shared_ptr<Pool>& pool) const;
@@ -74,20 +73,20 @@ class Sleeper {
     Range home;
     HostStore::Piece host;
   };
-  enum class State : std::uint8_t { there, away, unfilled };
   struct Sleeping {
-    State state = State::there;
     Range home;
     SleepContents contents = SleepContents::backup;
     std::vector<Copy> copies;
     bool is_copied = false;  // known to be
+    bool filled = true;
   };
   using Pages = std::map<std::uint32_t, Sleeping>;  // by PageId
   struct Heap {
     PageHeap* heap = nullptr;
     Pages pages;
     Version version;
-    bool whole = false;  // sleeps_wholly()
+    bool whole = true;  // sleeps_wholly()
+    std::mutex claimed;
   };
   // Copies between pinned memory and the device, queued on the device's stream for their direction.
   // What lies side by side in both is one call: the driver takes longer over many small ones.
@@ -124,35 +123,37 @@ class Sleeper {
   std::vector<PageSleep::SleepingPage> prepare(const Job& job, Heap& heap);
   bool covers(const Sleeping& page, const std::vector<Range>& in_use) const;
   void drop_copies(Sleeping& page);
-  template <class Drop>
-  void drop_if(Pages& pages, Drop&& drop);
+  void drop(Pages& pages, Pages::iterator page) {
+    drop_copies(page->second);
+    pages.erase(page);
+  }
   Status queue(Heap& heap, const PageSleep::SleepingPage& page, Copies& copies,
                SleepReport& report);
   Status end_batch(Copies& copies, SleepReport& report);
   Status finish_first(SleepReport& report);
-  Status take(Heap& heap, PageId page, SleepReport& report);
+  Status take(Heap& heap, PageId id, SleepReport& report);
   // Waits for what is queued: it is not to be used any more.
   void abandon_queued(const std::vector<Job>& jobs);
-  Status renew(Heap& heap, PageId page, const MakeRoom& make_room, SleepReport& report,
-               bool& is_there);
+  // False: the page is gone.
+  Result<bool> renew(Heap& heap, PageId id, const MakeRoom& make_room, SleepReport& report);
   Status queue_back(Sleeping& page, Copies& copies);
-  Result<EventHandle> have_event();
-  // With an event that is among `events` then, if the device will not destroy it.
-  Status wait_for(Stream stream, std::vector<EventHandle>& events);
-  void destroy(std::vector<EventHandle>& events);
+  // An event of what is queued on the stream of that direction.
+  Result<EventHandle> record(Device::Direction direction);
+  Status wait_for(Device::Direction direction);
+  void end(EventHandle event) {
+    if (!device_.destroy_event(event)) timelines_.take_over(event);
+  }
 
   Device& device_;
+  Timelines& timelines_;
   HostStore store_;
   mutable std::mutex heaps_mutex_;  // of the map; what is in it stays where it is
   // (By who owns them: another pool may come to lie where one was.)
   using Heaps = std::map<std::weak_ptr<Pool>, Heap, std::owner_less<>>;
   mutable Heaps heaps_;
   // Of sleep().
-  Queued batch_;                     // has no event yet
-  std::vector<Queued> queued_;       // the first first
-  std::vector<EventHandle> events_;  // that are not in use
-  // Of wake(), which may run beside a sleep() of other heaps.
-  std::vector<EventHandle> of_wakes_;
+  Queued batch_;                // has no event yet
+  std::vector<Queued> queued_;  // the first first
 };
 
 }  // namespace weir

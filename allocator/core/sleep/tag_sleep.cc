@@ -58,10 +58,10 @@ Result<TagSleep::ToSleep> TagSleep::pools_of(const std::vector<std::string>& tag
   return found;
 }
 
-SleepContents TagSleep::contents_of(const std::string& tag) const {
+TagSleep::Tag TagSleep::tag_of(const std::string& name) const {
   const std::lock_guard lock(tags_mutex_);
-  const auto known = tags_.find(tag);
-  return known == tags_.end() ? SleepContents::backup : known->second.contents;
+  const auto known = tags_.find(name);
+  return known == tags_.end() ? Tag{} : known->second;
 }
 
 // A block that was allocated since may hold other bytes at the place of an earlier one.
@@ -69,9 +69,7 @@ Sleeper::Version TagSleep::version_of(const Pool& pool) const {
   std::uint64_t allocated = 0;
   pool.for_each_heap(
       [&](const StreamHeap& heap) { allocated += heap.statistics().live_blocks.total; });
-  const std::lock_guard lock(tags_mutex_);
-  const auto known = tags_.find(pool.tag());
-  return {known == tags_.end() ? 0 : known->second.changed, allocated};
+  return {tag_of(pool.tag()).changed, allocated};
 }
 
 std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pages) const {
@@ -130,7 +128,7 @@ Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
   std::vector<HeldMemory> held;
   for (const std::shared_ptr<Pool>& pool : pools) {
     Sleeper::Job job{.pool = pool,
-                     .contents = options.contents.value_or(contents_of(pool->tag())),
+                     .contents = options.contents.value_or(tag_of(pool->tag()).contents),
                      .kept_whole = options.graph_scratch,
                      .stay = {},
                      .version = {}};
@@ -160,29 +158,14 @@ void TagSleep::set_asleep(Pool& pool, bool asleep) {
   pool.for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
 }
 
-// What a sleep or a wake works on is nobody else's meanwhile.
-TagSleep::Claim::Claim(TagSleep& of, const ToSleep& pools) : of_(of), pools_(pools) {
-  std::unique_lock lock(of_.claims_mutex_);
-  of_.claims_ended_.wait(lock, [&] {
-    return std::none_of(pools_.begin(), pools_.end(),
-                        [&](const auto& pool) { return of_.claimed_.contains(pool); });
-  });
-  of_.claimed_.insert(pools_.begin(), pools_.end());
-}
-
-TagSleep::Claim::~Claim() {
-  const std::lock_guard lock(of_.claims_mutex_);
-  for (const auto& pool : pools_) of_.claimed_.erase(pool);
-  of_.claims_ended_.notify_all();
-}
-
 Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
   const std::lock_guard lock(sleep_mutex_);
   const Nanoseconds begun = device_.now();
   Result<ToSleep> found = pools_of(options.tags, "sleep");
   if (!found) return std::move(found).error();
   ToSleep& pools = *found;
-  const Claim claim(*this, pools);
+  std::vector<std::unique_lock<std::mutex>> claims;
+  for (const auto& pool : pools) claims.push_back(sleeper_.claim(pool));
   SleepReport report;
   std::vector<Sleeper::Job> jobs;
   if (Status may = may_sleep(pools, options, jobs, report); !may) {
@@ -200,17 +183,14 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
     set_asleep(*pools[i], true);
     jobs[i].version = version_of(*pools[i]);
   }
-  sleep_goes_on_.store(true);
+  sleeps_.fetch_add(1);
   Status status = sleep_pools(pools, jobs, report);
-  sleeps_ended_.fetch_add(1);
-  sleep_goes_on_.store(false);
+  sleeps_.fetch_add(1);
   report.host = sleeper_.host();
   report.time = device_.now() - begun;
   if (status) return report;
   for (const auto& pool : pools) {
-    if (!sleeper_.has_away(pool) && pool->pages().sleep()->has_all_memory()) {
-      set_asleep(*pool, false);
-    }
+    if (!sleeper_.has_away(pool)) set_asleep(*pool, false);
   }
   return Error(status.error().code(), "sleep: " + status.error().message());
 }
@@ -245,10 +225,10 @@ Result<SleepReport> TagSleep::wake(const WakeOptions& options) {
   const Result<ToSleep> pools = pools_of(options.tags, "wake");
   if (!pools) return pools.error();
   SleepReport report;
-  std::uint64_t sleeps = sleeps_ended_.load();
+  std::uint64_t sleeps = sleeps_.load();
   const auto make_room = [&](Bytes wanted) { return make_room_to_wake(wanted, sleeps); };
   for (const auto& pool : *pools) {
-    const Claim claim(*this, {pool});
+    const auto claim = sleeper_.claim(pool);
     if (!pool->pages().is_asleep()) continue;
     if (Status woken = sleeper_.wake(pool, make_room, report); !woken) {
       if (woken.error().code() == ErrorCode::out_of_memory) {
@@ -266,18 +246,12 @@ Result<SleepReport> TagSleep::wake(const WakeOptions& options) {
 }
 
 // What falls asleep meanwhile gives its memory, page by page. Else idle memory of what is awake.
-// `sleeps`: how many had ended when that was looked at last.
+// `sleeps`: sleeps_ when that was looked at last.
 bool TagSleep::make_room_to_wake(Bytes wanted, std::uint64_t& sleeps) {
   constexpr std::chrono::microseconds kUntilAPageGoes{200};
-  if (sleep_goes_on_.load()) {
-    std::this_thread::sleep_for(kUntilAPageGoes);
-    return true;
-  }
-  const std::uint64_t ended = sleeps_ended_.load();
-  if (ended != sleeps) {
-    sleeps = ended;
-    return true;
-  }
+  const std::uint64_t before = std::exchange(sleeps, sleeps_.load());
+  if (sleeps % 2 != 0) std::this_thread::sleep_for(kUntilAPageGoes);
+  if (sleeps % 2 != 0 || sleeps != before) return true;
   (void)exchange_.wait_for_idle_pages();  // what was idle before goes in any case
   Bytes gone;
   for (const auto& pool : pools_.all()) {
@@ -317,7 +291,7 @@ Error TagSleep::no_room_to_wake(const Error& error, Pool& pool) const {
 
 TagInfo TagSleep::info_of(const std::shared_ptr<Pool>& pool) const {
   const PageHeap& pages = pool->pages();
-  TagInfo info{.tag = pool->tag(), .contents = contents_of(pool->tag())};
+  TagInfo info{.tag = pool->tag(), .contents = tag_of(pool->tag()).contents};
   info.device = pages.listing()->totals().total;
   info.asleep = pool->pages().sleep()->absent_bytes();
   info.host = sleeper_.copied_bytes(pool);
@@ -338,13 +312,12 @@ std::vector<TagInfo> TagSleep::tags() {
     // What holds nothing is in no state.
     if (!is_empty) of_tag.push_back(std::move(info));
   }
-  {
-    const std::lock_guard names(tags_mutex_);
-    for (const auto& [name, tag] : tags_) (void)parts[name];
-  }
+  std::unique_lock names(tags_mutex_);
+  for (const auto& [name, tag] : tags_) (void)parts[name];
+  names.unlock();
   std::vector<TagInfo> all;
   for (const auto& [tag, of_tag] : parts) {
-    TagInfo info{.tag = tag, .state = state_of(of_tag), .contents = contents_of(tag)};
+    TagInfo info{.tag = tag, .state = state_of(of_tag), .contents = tag_of(tag).contents};
     for (const TagInfo& part : of_tag) {
       info.device += part.device;
       info.asleep += part.asleep;

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -48,6 +47,10 @@ class TagSleep {
 
  private:
   using ToSleep = std::vector<std::shared_ptr<Pool>>;
+  struct Tag {
+    SleepContents contents = SleepContents::backup;
+    std::uint64_t changed = 0;  // how often it was declared so
+  };
 
   // The pools of these tags, in their order; none: of all. Errors: invalid_argument (there is no
   // such tag).
@@ -65,21 +68,9 @@ class TagSleep {
   bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);
   Error no_room_to_wake(const Error& error, Pool& pool) const;
   Result<std::vector<HostPart>> copies_of(Range range, const char* call) const;
-  SleepContents contents_of(const std::string& tag) const;
+  Tag tag_of(const std::string& name) const;
   Sleeper::Version version_of(const Pool& pool) const;
   TagInfo info_of(const std::shared_ptr<Pool>& pool) const;
-  // These pools are the caller's, while it lives: of one sleep or wake.
-  class Claim {
-   public:
-    Claim(TagSleep& of, const ToSleep& pools);
-    ~Claim();
-    Claim(const Claim&) = delete;
-    Claim& operator=(const Claim&) = delete;
-
-   private:
-    TagSleep& of_;
-    const ToSleep pools_;
-  };
 
   Pools& pools_;
   PageExchange& exchange_;
@@ -88,16 +79,9 @@ class TagSleep {
 
   // Held by a sleep, and by a wake, while it goes on. Whoever looks takes both.
   std::mutex sleep_mutex_, wake_mutex_;
-  Sleeper sleeper_{device_};  // guarded by either
-  std::atomic<bool> sleep_goes_on_{false};
-  std::atomic<std::uint64_t> sleeps_ended_{0};
-  std::mutex claims_mutex_;
-  std::condition_variable claims_ended_;
-  std::set<std::shared_ptr<Pool>> claimed_;  // guarded by claims_mutex_
-  struct Tag {
-    SleepContents contents = SleepContents::backup;
-    std::uint64_t changed = 0;  // how often it was declared so
-  };
+  Sleeper sleeper_{device_, pools_.own().timelines()};  // guarded by either
+  // How often a sleep began or ended: odd while one goes on.
+  std::atomic<std::uint64_t> sleeps_{0};
   struct Hold {
     const void* block = nullptr;
     std::string holder;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a graph pool keeps what its graphs use: until they are gone, and their launches done. Of
-// graphs that Weir launches it knows the streams; under Trust::told it watches others
-// (docs/decisions.md, 017).
+// In which order eager work and the graphs of a pool use its memory.
+//
+// Eager work may still use memory that is free: a capture begins, and a graph is launched, after
+// it. Under Trust::context the program gives that order, and no eager work is noted.
+//
+// What graphs use the pool keeps until they are gone, and their launches done. Of graphs that Weir
+// launches it knows the streams; under Trust::told it watches others (docs/decisions.md, 017).
 //
 // Threads: none of its own; the graph pool's lock guards it.
 #pragma once
@@ -10,17 +14,37 @@
 #include <memory>
 #include <vector>
 
+#include "core/heap/stream_heap.h"
 #include "core/pool/pool.h"
 #include "core/time/fence_set.h"
 #include "weir/device.h"
 
 namespace weir {
 
-class GraphLives {
+class GraphOrder {
  public:
   // `eager`: the device heap's own pool. All must outlive this.
-  GraphLives(CaptureCalls& device, Pool& pool, Pool& eager)
+  GraphOrder(CaptureCalls& device, Pool& pool, Pool& eager)
       : device_(device), pool_(pool), eager_(eager) {}
+
+  // --- Eager work.
+
+  // Work so far on the stream uses memory that will be free.
+  void note_eager(TimelineId user);
+  // record_stream() named this user: its work may use any block that becomes free.
+  void note_user(TimelineId user);
+  // The block is about to be free: its stream and the users may use it still.
+  void note_free(StreamHeap& heap, Address block);
+  // From here on eager_work() covers all that the same streams did up to now.
+  void renew();
+  const FenceSet& eager_work() const { return eager_work_; }
+  // Is it done, but for what can't be asked about, as its stream is captured just now? The capture
+  // that asks won't have that memory. Errors: device.
+  Result<bool> is_eager_work_done() const;
+  // The host waits for `work`, but for what can't be waited for. Errors: device.
+  static Status wait_for(Timelines& timelines, const FenceSet& work);
+
+  // --- Graphs.
 
   std::uint64_t count() const { return count_; }
   // There are so many graphs more: 1, 0 or -1.
@@ -50,6 +74,8 @@ class GraphLives {
   CaptureCalls& device_;
   Pool& pool_;
   Pool& eager_;
+  FenceSet eager_work_;
+  std::vector<TimelineId> users_;
   std::uint64_t count_ = 0;
   bool lingers_ = false;
   bool waited_in_vain_ = false;  // since it lingers
