@@ -153,14 +153,6 @@ class Dropped(PageTest):
             const r = weirPage.recordings[0];
             return [...r.bytes].map((bytes, b) => [bytes, r.addressOf(b), r.isLiveAtEnd(b)]);""")
 
-    def altered(self, part, other):
-        return json.dumps(self.snapshot()).encode().replace(part, other, 1)
-
-    def late(self, time):
-        snapshot = self.snapshot()
-        snapshot["device_traces"][0][0]["time_us"] = time
-        return pickle.dumps(snapshot, protocol=4)
-
     def test_a_device_without_segments_is_said_to_be_one(self):
         snapshot = self.snapshot()
         snapshot["segments"] = []
@@ -206,18 +198,35 @@ class Dropped(PageTest):
         self.open("small")
         self.assertEqual(self.js("const r = weirPage.recordings[0]; return [r.count, r.peakLive, [...r.live]]"), mine)
 
+    def test_odd_values_are_named_and_the_rest_is_read_as_the_command_reads_it(self):
+        def odd(change):
+            snapshot = self.snapshot()
+            for segment in snapshot["segments"]:
+                segment["blocks"] = [{"size": segment["total_size"], "state": "inactive"}]
+            change(snapshot["segments"][0], snapshot["device_traces"][0][3])
+            return pickle.dumps(snapshot, protocol=4)
+
+        for change, which in ((lambda segment, _: segment.update(total_size=-1), "segments[0].total_size"),
+                              (lambda segment, _: segment["blocks"][0].update(size="2 MiB"), "segments[0].blocks[0].size"),
+                              (lambda segment, _: segment["blocks"][0].update(state=None), "segments[0].blocks[0].state"),
+                              (lambda segment, _: segment.update(blocks=[]), "segments[0].blocks"),
+                              (lambda _, event: event.update(time_us=float("nan")), "device_traces[0][3].time_us"),
+                              (lambda _, event: event.update(size=-5), "device_traces[0][3].size")):
+            self.setUp()
+            self.take(self.file("odd.pickle", odd(change)))
+            self.assertEqual(self.text(".warning"), f"Incomplete: 1 value can't be read: {which}")
+            self.assertIn("Out of memory: a request of 250 MiB failed", self.text(".failure"))
+
     def test_what_cannot_be_read_is_said_and_another_file_is_taken(self):
         whole = pickle.dumps(self.snapshot(), protocol=4)
         for name, content, why in (("cut.pickle", whole[:len(whole) // 2], "cut off or damaged at byte"),
                                    ("code.pickle", pickle.dumps(print, protocol=4), "more than plain data"),
                                    ("list.pickle", pickle.dumps([1, 2]), "no memory snapshot of PyTorch's"),
-                                   ("size.json", self.altered(b'"total_size": ', b'"total_size": -'),
-                                    "segments[0].total_size is -"),
-                                   ("time.pickle", self.late(float("nan")), "device_traces[0][0].time_us is NaN"),
                                    ("text.txt", b"hello", "neither a snapshot of PyTorch's nor a trace")):
             self.give(self.file(name, content))
             self.wait_for(f"return document.querySelector('[role=alert]').textContent.startsWith('{name}: ')")
             self.assertIn(why, self.text("[role=alert]"))
+            self.assertIn(f"_dump_snapshot() writes what can be read here; weir look {name} reads", self.text("#loading"))
         self.take(self.file("whole.pickle", whole))
 
 

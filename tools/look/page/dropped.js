@@ -223,15 +223,45 @@ class Builder {
   }
 }
 
-// Sizes and times are counts: anything else would make every sum wrong.
-function checkNumbers(path, things, fields) {
-  things.forEach((thing, i) => {
-    for (const field of fields) {
-      const value = thing[field] ?? 0;
-      if (!Number.isInteger(value) || value < 0)
-        throw new Error(`${path}[${i}].${field} is ${value}, where a whole number from 0 on must be`);
-    }
+const isCount = (value) => Number.isInteger(value) && value >= 0;
+
+// Gives each size and time that is no count the value that the command gives it (pytorch_memory.h).
+// Returns where they were, as {device, path}.
+function repair({device_traces: traces, segments}) {
+  const unread = [];
+  segments.forEach((segment, i) => {
+    const device = segment.device = isCount(segment.device) ? segment.device : 0;
+    const miss = (path) => unread.push({device, path: `segments[${i}].${path}`});
+    const blocks = segment.blocks = Array.isArray(segment.blocks) ? segment.blocks : [];
+    if (blocks.length === 0) miss('blocks');
+    let at = segment.address;
+    blocks.forEach((block, j) => {
+      at = block.address ?? at;
+      if (!isCount(block.size)) {
+        miss(`blocks[${j}].size`);
+        const end = j + 1 < blocks.length ? blocks[j + 1].address : segment.address + segment.total_size;
+        block.size = Math.max(0, end - at || 0);
+      }
+      if (typeof block.state !== 'string' || block.state === '') {
+        miss(`blocks[${j}].state`);
+        block.state = '';
+      }
+      at += block.size;
+    });
+    if (isCount(segment.total_size)) return;
+    miss('total_size');
+    segment.total_size = at - segment.address;
   });
+  traces.forEach((events, device) => events.forEach((event, i) => {
+    for (const field of ['size', 'time_us']) {
+      if (isCount(event[field])) continue;
+      const mayLack = field === 'time_us' || event.action === 'snapshot';
+      if (!mayLack || (event[field] ?? null) !== null)
+        unread.push({device, path: `device_traces[${device}][${i}].${field}`});
+      event[field] = 0;
+    }
+  }));
+  return unread;
 }
 
 // The device that ran out of memory, else the one that holds most.
@@ -245,16 +275,13 @@ function deviceOf({device_traces: traces, segments}) {
 function ofSnapshot(snapshot, source) {
   if (!Array.isArray(snapshot?.device_traces) || !Array.isArray(snapshot.segments))
     throw new Error('no memory snapshot of PyTorch\'s: it has no device_traces and segments');
-  checkNumbers('segments', snapshot.segments, ['total_size', 'device']);
-  snapshot.segments.forEach(
-      ({blocks}, i) => checkNumbers(`segments[${i}].blocks`, blocks, ['size', 'requested_size']));
-  snapshot.device_traces.forEach(
-      (events, i) => checkNumbers(`device_traces[${i}]`, events, ['size', 'time_us', 'device_free']));
+  const allUnread = repair(snapshot);
   // Segments may be of more devices than have a history.
   const devices = 1 + (d3.max(snapshot.segments, (segment) => segment.device ?? 0) ?? -1);
   if (devices > kMostDevices) throw new Error(`a segment of device ${devices - 1}: more than are read`);
   while (snapshot.device_traces.length < devices) snapshot.device_traces.push([]);
   const device = deviceOf(snapshot) ?? 0;
+  const unread = allUnread.filter((value) => value.device === device);
   const events = snapshot.device_traces[device];
   const segments = snapshot.segments.filter((segment) => (segment.device ?? 0) === device);
   const builder = new Builder();
@@ -274,7 +301,7 @@ function ofSnapshot(snapshot, source) {
       at = place + size;
       if (!state.startsWith('active') || seen.has(place)) continue;
       const [was] = history ?? [];
-      early.push([place, was?.real_size ?? (asked > 0 ? asked : size), stream, frames ?? was?.frames ?? []]);
+      early.push([place, was?.real_size ?? (isCount(asked) && asked > 0 ? asked : size), stream, frames ?? was?.frames ?? []]);
     }
   }
   early.sort((a, b) => a[0] - b[0]);
@@ -283,7 +310,9 @@ function ofSnapshot(snapshot, source) {
       /^segment_(free|unmap)$/.test(action)                               ? -size :
                                                                             0;
   let held = d3.sum(segments, (segment) => segment.total_size) - d3.sum(events, change);
-  const isHeldKnown = held >= 0;  // else segments of the device are missing
+  // Else segments of the device are missing.
+  const isHeldKnown = held >= 0 || (unread.length > 0 && segments.length > 0);
+  held = Math.max(held, 0);
   if (isHeldKnown) builder.reserved.push([0, held]);
   for (const event of events) {
     const {action, addr, size, stream, frames, time_us: time, device_free: free} = event;
@@ -293,13 +322,17 @@ function ofSnapshot(snapshot, source) {
     if (change(event) !== 0 && isHeldKnown) builder.reserved.push([builder.now, held += change(event)]);
     if (action === 'oom')
       builder.failed = {
-        bytes: size, time: builder.now, step: builder.step.length - 1, stack: builder.stack(frames ?? []), free
+        bytes: size, time: builder.now, step: builder.step.length - 1, stack: builder.stack(frames ?? []),
+        free: isCount(free) ? free : undefined
       };
   }
   const all = snapshot.device_traces.length;
   const recording = builder.recording(source, 'PyTorch memory snapshot');
   if (!isHeldKnown)
     recording.origin.verdict[3] = `The file has no segments of device ${device}: what PyTorch held is not known.`;
+  if (unread.length > 0)
+    recording.damage = `${plural(unread.length, 'value')} can't be read${
+        unread.length > 1 ? ', the first' : ''}: ${unread[0].path}`;
   if (all > 1) recording.origin.devices = `device ${device} of ${all}`;
   return recording;
 }

@@ -188,13 +188,17 @@ function offer() {
   const input = make('input', {type: 'file', 'aria-label': 'A file'}, loading);
   make('p', {class: 'hint'}, loading, 'It is read in this browser, and sent nowhere.');
   const problem = make('p', {role: 'alert'}, loading);
+  const remedy = make('p', {class: 'hint'}, loading);
   const take = async (file) => {
     if (file === undefined || !loading.isConnected) return;
     problem.textContent = `Reading ${file.name}`;
+    remedy.textContent = '';
     try {
       show([await readDropped(file)]);
     } catch (error) {
       problem.textContent = `${file.name}: ${error.message}`;
+      remedy.textContent = `torch.cuda.memory._dump_snapshot() writes what can be read here; weir look ${
+          file.name} reads recordings, logs and larger files.`;
     }
   };
   input.addEventListener('change', () => take(input.files[0]));
