@@ -34,25 +34,6 @@ void write_memory_viz(const Recording& recording, const Origin& origin,
   write_memory_viz(recording, origin, lifetimes, writer, file);
 }
 
-Status write(const Recording& recording, LookFormat format, const std::string& path, Paths paths,
-             const Origin& origin) {
-  Result<OutputFile> file = OutputFile::open(path, recording.source);
-  if (!file.ok()) return std::move(file).error();
-  const BlockLifetimes lifetimes = lifetimes_of(recording);
-  switch (format) {
-    case LookFormat::memory_viz:
-      write_memory_viz(recording, origin, lifetimes, path, *file);
-      break;
-    case LookFormat::perfetto:
-      write_perfetto(recording, lifetimes, *file);
-      break;
-    case LookFormat::csv:
-      write_csv(recording, lifetimes, paths, *file);
-      break;
-  }
-  return file->commit();
-}
-
 std::string stacks_left_out(const std::vector<std::vector<std::uint32_t>>& stacks) {
   return stacks.size() > 1 ? "stacks (weir report reads the file itself)" : "";
 }
@@ -111,7 +92,21 @@ Recording moment_of(const Recording& recording, std::size_t events) {
 
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
                        Paths paths, const Origin& origin) {
-  return write(recording, format, path, paths, origin);
+  Result<OutputFile> file = OutputFile::open(path, recording.source);
+  if (!file.ok()) return std::move(file).error();
+  const BlockLifetimes lifetimes = lifetimes_of(recording);
+  switch (format) {
+    case LookFormat::memory_viz:
+      write_memory_viz(recording, origin, lifetimes, path, *file);
+      break;
+    case LookFormat::perfetto:
+      write_perfetto(recording, lifetimes, *file);
+      break;
+    case LookFormat::csv:
+      write_csv(recording, lifetimes, paths, *file);
+      break;
+  }
+  return file->commit();
 }
 
 Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
@@ -121,7 +116,7 @@ Status export_snapshot(const Recording& recording, std::size_t events, LookForma
                  "perfetto shows time, and a snapshot has none: use memory_viz or csv, or "
                  "`weir timeline`");
   }
-  return write(moment_of(recording, events), format, path, paths, origin);
+  return export_timeline(moment_of(recording, events), format, path, paths, origin);
 }
 
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording) {

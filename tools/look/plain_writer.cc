@@ -43,37 +43,23 @@ void JsonWriter::key(std::string_view name) {
   first_ = true;
 }
 
-void JsonWriter::string(std::string_view text) {
+void JsonWriter::value(std::string_view json) {
   separate();
-  out_ += quoted(text);
+  out_ += json;
 }
 
-void JsonWriter::integer(std::int64_t value) {
-  separate();
-  out_ += fmt::to_string(value);
+void JsonWriter::string(std::string_view text) { value(quoted(text)); }
+void JsonWriter::integer(std::int64_t number) { value(fmt::to_string(number)); }
+void JsonWriter::unsigned_integer(std::uint64_t number) { value(fmt::to_string(number)); }
+void JsonWriter::real(double number) {
+  value(fmt::to_string(std::isfinite(number) ? number : 0.0));
 }
-
-void JsonWriter::unsigned_integer(std::uint64_t value) {
-  separate();
-  out_ += fmt::to_string(value);
-}
-
-void JsonWriter::real(double value) {
-  separate();
-  out_ += fmt::to_string(std::isfinite(value) ? value : 0.0);
-}
-
-void JsonWriter::boolean(bool value) {
-  separate();
-  out_ += value ? "true" : "false";
-}
+void JsonWriter::boolean(bool is) { value(is ? "true" : "false"); }
 
 bool JsonWriter::again(std::uint32_t id) {
   const auto found = kept_.find(id);
-  if (found == kept_.end()) return false;
-  separate();
-  out_ += found->second;
-  return true;
+  if (found != kept_.end()) value(found->second);
+  return found != kept_.end();
 }
 
 void JsonWriter::begin_shared() {
@@ -108,37 +94,26 @@ void PickleWriter::before_value() {
   if (open_.back().values++ % kBatch == kBatch - 1) out_ += "e(";
 }
 
-void PickleWriter::put() {
-  if (memos_ < 256) {
-    (out_ += 'q') += static_cast<char>(memos_);
-  } else {
-    out_ += 'r';
-    for (int shift = 0; shift < 32; shift += 8) out_ += static_cast<char>(memos_ >> shift);
-  }
-  ++memos_;
+void PickleWriter::bytes(std::uint64_t value, int count) {
+  for (int i = 0; i < count; ++i) out_ += static_cast<char>(value >> (8 * i));
 }
 
-void PickleWriter::get(std::uint32_t memo) {
-  if (memo < 256) {
-    (out_ += 'h') += static_cast<char>(memo);
-    return;
-  }
-  out_ += 'j';
-  for (int shift = 0; shift < 32; shift += 8) out_ += static_cast<char>(memo >> shift);
+void PickleWriter::memo(char near, char far, std::uint32_t number) {
+  out_ += number < 256 ? near : far;
+  bytes(number, number < 256 ? 1 : 4);
 }
 
 void PickleWriter::text(std::string_view utf8) {
   out_ += 'X';
-  const auto length = static_cast<std::uint32_t>(utf8.size());
-  for (int shift = 0; shift < 32; shift += 8) out_ += static_cast<char>(length >> shift);
+  bytes(utf8.size(), 4);
   out_ += utf8;
 }
 
 void PickleWriter::key(std::string_view name) {
-  const auto [memo, added] = strings_.try_emplace(std::string(name), memos_);
-  if (!added) return get(memo->second);
+  const auto [known, added] = strings_.try_emplace(std::string(name), memos_);
+  if (!added) return memo('h', 'j', known->second);
   text(valid_utf8(name));
-  put();
+  memo('q', 'r', memos_++);
 }
 
 void PickleWriter::string(std::string_view text) {
@@ -148,32 +123,26 @@ void PickleWriter::string(std::string_view text) {
 
 void PickleWriter::integer(std::int64_t value) {
   before_value();
-  if (value >= 0 && value < 256) {
-    (out_ += 'K') += static_cast<char>(value);
-  } else if (value >= 0 && value < 65536) {
-    ((out_ += 'M') += static_cast<char>(value)) += static_cast<char>(value >> 8);
-  } else if (value >= INT32_MIN && value <= INT32_MAX) {
-    out_ += 'J';
-    for (int shift = 0; shift < 32; shift += 8) out_ += static_cast<char>(value >> shift);
-  } else {
-    out_ += "\x8a\x08";
-    for (int shift = 0; shift < 64; shift += 8) out_ += static_cast<char>(value >> shift);
-  }
+  const auto bits = static_cast<std::uint64_t>(value);
+  if (bits < 256) return out_ += 'K', bytes(bits, 1);
+  if (bits < 65536) return out_ += 'M', bytes(bits, 2);
+  if (value == static_cast<std::int32_t>(value)) return out_ += 'J', bytes(bits, 4);
+  out_ += "\x8a\x08";
+  bytes(bits, 8);
 }
 
 void PickleWriter::unsigned_integer(std::uint64_t value) {
   if (value <= INT64_MAX) return integer(static_cast<std::int64_t>(value));
   before_value();
   out_ += "\x8a\x09";
-  for (int shift = 0; shift < 64; shift += 8) out_ += static_cast<char>(value >> shift);
+  bytes(value, 8);
   out_ += '\0';
 }
 
 void PickleWriter::real(double value) {
   before_value();
   out_ += 'G';
-  const auto bits = std::bit_cast<std::uint64_t>(value);
-  for (int shift = 56; shift >= 0; shift -= 8) out_ += static_cast<char>(bits >> shift);
+  bytes(__builtin_bswap64(std::bit_cast<std::uint64_t>(value)), 8);
 }
 
 void PickleWriter::boolean(bool value) {
@@ -185,13 +154,13 @@ bool PickleWriter::again(std::uint32_t id) {
   const auto found = kept_.find(id);
   if (found == kept_.end()) return false;
   before_value();
-  get(found->second);
+  memo('h', 'j', found->second);
   return true;
 }
 
 void PickleWriter::end_shared(std::uint32_t id) {
   kept_.emplace(id, memos_);
-  put();
+  memo('q', 'r', memos_++);
 }
 
 }  // namespace weir

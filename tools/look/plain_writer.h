@@ -53,10 +53,10 @@ class JsonWriter final : public PlainWriter {
   void end_list() override { end(']'); }
   void key(std::string_view name) override;
   void string(std::string_view text) override;
-  void integer(std::int64_t value) override;
-  void unsigned_integer(std::uint64_t value) override;
-  void real(double value) override;
-  void boolean(bool value) override;
+  void integer(std::int64_t number) override;
+  void unsigned_integer(std::uint64_t number) override;
+  void real(double number) override;
+  void boolean(bool is) override;
   void finish() override { out_ += '\n'; }
 
  protected:
@@ -66,6 +66,7 @@ class JsonWriter final : public PlainWriter {
 
  private:
   void separate();
+  void value(std::string_view json);
   void begin(char bracket);
   void end(char bracket);
 
@@ -101,8 +102,8 @@ class PickleWriter final : public PlainWriter {
   void begin(char make);
   void end(char close);
   void before_value();
-  void put();
-  void get(std::uint32_t memo);
+  void bytes(std::uint64_t value, int count);  // of it, the lowest first
+  void memo(char near, char far, std::uint32_t number);
   void text(std::string_view utf8);
 
   struct Container {

@@ -152,13 +152,10 @@ ReportPages::Free ReportPages::free_of(Page& page) {
   return free;
 }
 
-Share& share_of(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id) {
+void add(std::unordered_map<std::uint64_t, Share>& shares, std::uint64_t id,
+         const BlockLifetime& lifetime) {
   Share& share = shares[id];
   share.id = id;
-  return share;
-}
-
-void add(Share& share, const BlockLifetime& lifetime) {
   ++share.blocks;
   share.bytes += lifetime.bytes;
   share.requested += lifetime.requested;
@@ -204,12 +201,12 @@ class MomentMaker {
     moment_.live += lifetime.bytes;
     moment_.requested += lifetime.requested;
     moment_.unplaced += lifetime.bytes - pages.add_block(lifetime.address, lifetime.bytes);
-    add(share_of(streams_, lifetime.stream), lifetime);
-    add(share_of(pools_, lifetime.pool), lifetime);
-    add(share_of(sizes_, size_class(lifetime.bytes).count), lifetime);
-    add(share_of(stacks_, names_.number_of(lifetime.stack)), lifetime);
+    add(streams_, lifetime.stream, lifetime);
+    add(pools_, lifetime.pool, lifetime);
+    add(sizes_, size_class(lifetime.bytes).count, lifetime);
+    add(stacks_, names_.number_of(lifetime.stack), lifetime);
     if (const std::optional<Purpose> purpose = names_.purpose_of(lifetime.stack)) {
-      add(share_of(purposes_, static_cast<std::uint64_t>(*purpose)), lifetime);
+      add(purposes_, static_cast<std::uint64_t>(*purpose), lifetime);
     }
   }
 
