@@ -23,7 +23,7 @@ struct DiffCommand {
 Result<Report> report_on(const std::string& file, const InputOptions& input) {
   const Result<Loaded> recording = load_shown(file, input);
   if (!recording) return recording.error();
-  return report_of(*recording, {.top = SIZE_MAX});
+  return report_of(*recording, {.top = SIZE_MAX}, recording->origin);
 }
 
 Status run(const DiffCommand& command) {

@@ -397,6 +397,7 @@ Loaded failed() {
    "device_traces": [
     [{"action": "segment_alloc", "addr": 67108864, "size": 20971520, "stream": 0, "time_us": 1000},
      {"action": "alloc", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 2000, "frames": [
+       {"name": "at::_ops::relu::call()", "filename": "??", "line": 0},
        {"name": "forward", "filename": "/x/somebody/nets/net/model.py", "line": 7}]},
      {"action": "oom", "size": 15728640, "device_free": 1048576, "stream": 0, "time_us": 9000,
       "frames": [{"name": "loss", "filename": "/x/somebody/nets/net/model.py", "line": 9}]},
@@ -463,6 +464,36 @@ Loaded before() {
   return loaded(path);
 }
 
+// Most was allocated by a backward pass, whose stack has no line of the program's.
+Loaded backward() {
+  const std::string path = folder + "/backward.snapshot.json";
+  std::ofstream(path) << R"json({"segments": [
+    {"device": 0, "address": 1073741824, "total_size": 838860800, "stream": 0, "segment_type": "large",
+     "blocks": [{"size": 629145600, "state": "active_allocated"},
+                {"size": 209715200, "state": "active_allocated"}]}],
+   "device_traces": [[
+    {"action": "segment_alloc", "addr": 1073741824, "size": 838860800, "stream": 0, "time_us": 1000},
+    {"action": "alloc", "addr": 1073741824, "size": 629145600, "stream": 0, "time_us": 2000, "frames":
+      [{"name": "torch::autograd::generated::MulBackward0::apply()", "filename": "??", "line": 0},
+       {"name": "torch::autograd::Engine::thread_main()", "filename": "??", "line": 0}]},
+    {"action": "alloc", "addr": 1702887424, "size": 209715200, "stream": 0, "time_us": 3000, "frames":
+      [{"name": "forward", "filename": "/x/nets/model.py", "line": 7}]}]]})json";
+  return loaded(path);
+}
+
+// A file without a history, of two devices.
+Loaded unrecorded() {
+  const std::string path = folder + "/unrecorded.snapshot.json";
+  std::ofstream(path) << R"json({"segments": [
+    {"device": 0, "address": 1073741824, "total_size": 838860800, "stream": 0, "segment_type": "large",
+     "blocks": [{"size": 629145600, "state": "active_allocated"},
+                {"size": 2097152, "state": "active_allocated", "frames":
+                  [{"name": "forward", "filename": "/x/nets/model.py", "line": 7}]},
+                {"size": 207618048, "state": "inactive"}]}],
+   "device_traces": [[], []]})json";
+  return loaded(path);
+}
+
 // A program with captures.
 Loaded pooled() { return loaded("bench/traces/graph_two_stream.trace.gz"); }
 
@@ -511,6 +542,8 @@ int main(int argc, char** argv) {
       {"evaluation", [] { return std::vector{weir::evaluation()}; }},
       {"failed", [] { return std::vector{weir::failed()}; }},
       {"pytorch", [] { return std::vector{weir::pytorch()}; }},
+      {"backward", [] { return std::vector{weir::backward()}; }},
+      {"unrecorded", [] { return std::vector{weir::unrecorded()}; }},
       {"before", [] { return std::vector{weir::before()}; }},
       {"drop", [] { return std::vector<weir::Loaded>{}; }},
       {"empty", [] { return std::vector<weir::Loaded>(1); }},

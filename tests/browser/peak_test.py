@@ -113,7 +113,7 @@ class Said(PageTest):
         self.assertEqual(list(self.rows(".largest"))[:2], ["Linear.forward (linear.py:12)", "cross_entropy (functional.py:310)"])
         lead = self.text(".answer")
         for part in ("Linear.forward (linear.py:12), cross_entropy (functional.py:310) and Adam.step",
-                     "59.3 % of it", "3.63 GiB of all ", "came in the 89.1 ms since the last trough, while 264 MiB was freed"):
+                     "59.3 % of it", "3.63 GiB of all ", "came in the 89.1 ms since memory was last low, while 264 MiB was freed"):
             self.assertIn(part, lead)
         self.find("#by-block").click()
         self.assertEqual(list(self.rows(".largest"))[0], "2 × 900 MiB")
@@ -410,13 +410,38 @@ class Failed(PageTest):
         self.open("failed")
         self.assertEqual(self.text(".title h2"), "When the request failed: 10 MiB in 1 block")
         self.assertTrue(self.text(".failure").startswith(
-            "Out of memory on device 0: 15.0 MiB wanted at 7.00 ms by loss (model.py:9); 10.0 MiB was live, 10.0 MiB unused"))
+            "Out of memory on device 0 of 2: 15.0 MiB wanted at 7.00 ms by loss (model.py:9); 10.0 MiB was live, 10.0 MiB unused"))
         self.assertTrue(self.text(".advice").startswith("No setting helps: 26.0 MiB is needed at least, and "))
+        self.assertEqual(sum("recompute activations" in each.text for each in self.find_all(".advice")), 1)
         self.assertIn("forward (model.py:7)", self.text(".largest"))
-        self.assertIn("device 0 of 2", self.text("body"))
+        self.assertIn("device 0 of 2, the only one used", self.text("body"))
         self.assertIn("10.0 MiB of 20.0 MiB reserved (50.0 %)".replace(".0 M", " M"), self.text(".held"))
         self.assertIn("beside live blocks of the same segments", self.text(".held"))
         self.assertNotIn("somebody/", self.js("return document.documentElement.outerHTML"))
+
+
+class Said(PageTest):
+    """What the report's first lines say, the page does."""
+
+    def test_where_a_backward_pass_allocated_most_a_line_of_the_program_is_named_too(self):
+        self.open("backward")
+        self.assertTrue(self.text(".answer").startswith(
+            "MulBackward0 (backward pass) allocated 75.0 % of it: 1 block of 600 MiB. "
+            "By a line of the program: 25.0 %, in forward (model.py:7)."), self.text(".answer"))
+
+    def test_of_a_snapshot_of_pytorchs_what_is_reserved_is_said_to_be_weirs(self):
+        self.open("backward")
+        self.assertIn("Weir would hold 800 MiB", self.text(".head .facts"))
+        self.assertIn("Weir would hold", self.text("#legend"))
+        self.open("small")
+        self.assertIn("most reserved", self.text(".head .facts"))
+        self.assertNotIn("Weir would hold", self.text("#legend"))
+
+    def test_a_file_without_a_history_says_how_to_record_one_and_names_its_device(self):
+        self.open("unrecorded")
+        self.assertIn("allocated while nothing was recorded: call torch.cuda.memory._record_memory_history() first.",
+                      self.text(".answer"))
+        self.assertIn("device 0 of 2, the only one used", self.text(".head"))
 
 
 class OfPytorch(PageTest):
@@ -474,6 +499,8 @@ class OfPytorch(PageTest):
                 self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), width)
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.assertIn("expandable_segments", self.text(".advice"))
+        # Replays judge settings, and nobody else does.
+        self.assertEqual(sum("ALLOC_CONF" in each.text for each in self.find_all(".advice")), 1)
 
 
 class Stacked(PageTest):

@@ -231,7 +231,9 @@ TEST_F(BenchCommand, FitClaimsNoLessThanTheFileShowsForTheSameSettings) {
     }
     EXPECT_THAT(
         weir("fit " + file).out,
-        StartsWith("held (device 1 of 2; --device shows 0 (held 2.00 MiB)) needs 42.0 MiB"));
+        StartsWith(
+            "held (device 1 of 2, which ran out of memory; --device shows 0 (held 2.00 MiB)) "
+            "needs 42.0 MiB at\n"));
   }
   std::string snapshot = kHeldMore;  // settings that no row has by default
   snapshot.replace(snapshot.find("SETTING"), 7, "false");
@@ -249,7 +251,8 @@ TEST_F(BenchCommand, FitOfOneMomentClaimsNoPeak) {
   const std::string file = write("moment.json", snapshot);
   EXPECT_EQ(json_of(weir("fit --json " + file))["shows_peak"], false);
   EXPECT_THAT(weir("fit " + file).out,
-              AllOf(HasSubstr("has 10.0 MiB live at the file's"), Not(HasSubstr("peak"))));
+              AllOf(HasSubstr("(device 1 of 2, which held most; "),
+                    HasSubstr("has 10.0 MiB live at the\nfile's"), Not(HasSubstr("peak"))));
 }
 
 TEST_F(BenchCommand, AFileThatCannotBeReadEndsNothing) {

@@ -86,7 +86,8 @@ ChangeGroup shares(std::string name, std::string title, const std::vector<Share>
 }
 
 ChangeGroup peaks(const Report& a, const Report& b) {
-  ChangeGroup group{"peaks", "peaks", {}};
+  const bool is_weirs = a.origin.is_pytorchs() || b.origin.is_pytorchs();
+  ChangeGroup group{"peaks", is_weirs ? "peaks; reserved by Weir, replayed" : "peaks", {}};
   const auto add = [&](const char* name, Unit unit, auto value) {
     group.changes.push_back(
         {name, unit, static_cast<std::uint64_t>(value(a)), static_cast<std::uint64_t>(value(b))});

@@ -60,8 +60,9 @@ Result<FileKind> kind_of_file(const std::string& path) {
   int code = Z_OK;
   (void)gzerror(file.get(), &code);
   if (text.empty() && code == Z_BUF_ERROR) {
-    return Error(ErrorCode::invalid_input,
-                 fmt::format("{}: can't be read: its compressed data was cut off", path));
+    return Error(
+        ErrorCode::invalid_input,
+        fmt::format("{}: can't be read: its compressed data was cut off: copy it again", path));
   }
   if (text.empty()) {
     return Error(

@@ -51,7 +51,8 @@ class Writer {
         lifetimes_(lifetimes_of(recording)),
         stacks_(readable_stacks(recording, paths)),
         begin_(recording.begin()) {
-    for (const Advice& each : report.advice) advice_.push_back(each.evidence + " " + each.remedy);
+    for (const Advice& each : further_advice(report))
+      advice_.push_back(each.evidence + " " + each.remedy);
   }
 
   std::string run() {
@@ -298,6 +299,7 @@ class Writer {
     const Origin& from = recording_.origin;
     Json json = {{"has_times", from.has_times},
                  {"devices", devices_text(from)},
+                 {"pytorchs", from.is_pytorchs()},
                  {"verdict", verdict_},
                  {"advice", advice_}};
     // The last step that had happened.

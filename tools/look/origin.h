@@ -80,8 +80,9 @@ struct Origin {
   std::optional<FailedRequest> failure;
   std::optional<Held> held;     // when the request failed, or at the peak of what was reserved
   bool lacks_segments = false;  // of `device`, in a snapshot of PyTorch's: what it held is unknown
-  bool expandable_segments = false;      // were on, says the file
-  std::optional<Help> help;              // none: there was nothing to replay
+  bool expandable_segments = false;                            // were on, says the file
+  bool is_pytorchs() const { return held || lacks_segments; }  // a snapshot of PyTorch's
+  std::optional<Help> help;                                    // none: there was nothing to replay
   std::vector<std::uint64_t> addresses;  // of blocks in the file, in order of allocation
 };
 

@@ -143,7 +143,9 @@ class PickleParser {
       if (!bytes_.status()) return std::move(bytes_.status());
       if (!wrong_.empty()) {
         return Error(ErrorCode::invalid_input,
-                     fmt::format("{}: byte {}: {}", name_, opcode_at_, wrong_));
+                     fmt::format("{}: byte {}: {}; copy the file again, or write it again with "
+                                 "torch.cuda.memory._dump_snapshot()",
+                                 name_, opcode_at_, wrong_));
       }
     }
     return {};
@@ -386,12 +388,10 @@ bool PickleParser::tuple(unsigned char opcode) {
       if (!(from = last_mark())) return true;
       break;
     case kEmptyTuple:
-      from = stack_.size();
-      break;
     case kTuple1:
     case kTuple2:
     case kTuple3: {
-      const std::size_t count = std::size_t{opcode} - kTuple1 + 1;
+      const std::size_t count = opcode == kEmptyTuple ? 0 : std::size_t{opcode} - kTuple1 + 1;
       if (stack_.size() < count) {
         wrong("a value for a tuple is missing");
         return true;
@@ -441,10 +441,7 @@ void PickleParser::control(unsigned char opcode) {
     pickle_.root_ = stack_.back();
     done_ = true;
   } else {
-    wrong(
-        fmt::format("opcode 0x{:02x} makes more than plain data, and is refused; write the "
-                    "snapshot with torch.cuda.memory._dump_snapshot()",
-                    opcode));
+    wrong(fmt::format("opcode 0x{:02x} makes more than plain data, and is refused", opcode));
   }
 }
 

@@ -343,9 +343,6 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
   }
   const Result<std::size_t> devices = devices_of(root, name);
   if (!devices) return devices.error();
-  if (device && (*device < 0 || std::cmp_greater_equal(*device, *devices))) {
-    return bad(name, fmt::format("there is no device {}: the snapshot has {}", *device, *devices));
-  }
   std::vector<DeviceInFile> found;
   std::string used;
   for (int i = 0; std::cmp_less(i, *devices); ++i) {
@@ -356,10 +353,10 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
     if (found.back().is_used()) used += fmt::format("{}{}", used.empty() ? "" : ", ", i);
   }
   if (device) {
-    const auto at = static_cast<std::size_t>(*device);
-    if (!found[at].is_used() && !used.empty()) {
-      return bad(name,
-                 fmt::format("the snapshot has nothing of device {}; it has of {}", at, used));
+    const bool exists = *device >= 0 && std::cmp_less(*device, found.size());
+    if (!exists || (!found[static_cast<std::size_t>(*device)].is_used() && !used.empty())) {
+      return bad(name, fmt::format("the snapshot has nothing of device {}; it has of {}", *device,
+                                   used.empty() ? "no device" : used));
     }
   } else {
     // The one that ran out; else the one that held most; else the longest history.

@@ -158,6 +158,8 @@ std::vector<Advice> advice_on(const Report& report);
 
 // What the program would be helped by: what replays tell (Origin::help), else the first advice.
 std::string what_helps(const Report& report);
+// The advice that what_helps() has not given.
+std::vector<Advice> further_advice(const Report& report);
 
 // What ran out or peaked, where and why, and who asked; the code that held most; what would help.
 // Then what else is known of what was held. No line ends.

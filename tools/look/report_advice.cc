@@ -27,9 +27,10 @@ std::string share(Bytes part, Bytes whole) {
                      in_words(whole));
 }
 
+constexpr std::string_view kOrder =
+    "Allocate what lives long before what lives shortly, so that free memory lies together.";
+
 std::string_view remedy_for(Cause cause) {
-  constexpr std::string_view kOrder =
-      "Allocate what lives long before what lives shortly, so that free memory lies together.";
   constexpr std::array<std::string_view, kCauses> kRemedies = {
       "Put small tensors that live equally long into one allocation.",
       kOrder,
@@ -50,10 +51,10 @@ void advise_on_failures(const Report& report, std::vector<Advice>& advice) {
        "Raise WEIR_LIMIT if it is below what the device has; else need less at the peak."});
 }
 
-std::string_view remedy_for(Inactive why, bool expandable_segments) {
-  if (expandable_segments && why == Inactive::remainder)
-    return "expandable_segments:True was on: allocate what lives long before what lives shortly.";
-  if (expandable_segments && why == Inactive::cached) return "torch.cuda.empty_cache() frees it.";
+// `judged`: whether settings help replays say, or the one that would was on.
+std::string_view remedy_for(Inactive why, bool judged) {
+  if (judged && why == Inactive::remainder) return kOrder;
+  if (judged && why == Inactive::cached) return "torch.cuda.empty_cache() gives it back.";
   constexpr std::array<std::string_view, kInactives> kRemedies = {
       "Give graphs that never run at once one pool: torch.cuda.graph(..., pool=...).",
       "Put small tensors that live equally long into one.",
@@ -76,7 +77,7 @@ std::string_view remedy_for(Purpose purpose) {
   return kRemedies[static_cast<std::size_t>(purpose)];
 }
 
-// Of a program that ran under PyTorch's allocator: what that held for nothing, and what ran out.
+// Of a program that ran under PyTorch's allocator: what that held for nothing.
 void advise_on_pytorch(const Report& report, std::vector<Advice>& advice) {
   static const Held kUnknown;
   const Held& held = report.origin.held ? *report.origin.held : kUnknown;
@@ -85,13 +86,8 @@ void advise_on_pytorch(const Report& report, std::vector<Advice>& advice) {
     const auto why = static_cast<Inactive>(most - held.inactive.begin());
     advice.push_back(
         {fmt::format("PyTorch held {} {}.", share(*most, held.reserved), meaning_of(why)),
-         std::string(remedy_for(why, report.origin.expandable_segments))});
+         std::string(remedy_for(why, report.origin.help || report.origin.expandable_segments))});
   }
-  if (!report.failed || report.failed->by_purpose.empty()) return;
-  const Share& largest = report.failed->by_purpose.front();
-  advice.push_back(
-      {fmt::format("{} was {}.", share(largest.bytes, report.failed->live), largest.name),
-       std::string(remedy_for(static_cast<Purpose>(largest.id)))});
 }
 
 void advise_on_fragmentation(const Report& report, std::vector<Advice>& advice) {
@@ -193,7 +189,7 @@ void advise_on_blocks(const Report& report, std::vector<Advice>& advice) {
 std::vector<Advice> advice_on(const Report& report) {
   std::vector<Advice> advice;
   // What Weir would have done otherwise is no advice to a program that PyTorch's allocator served.
-  if (report.origin.held || report.origin.lacks_segments) {
+  if (report.origin.is_pytorchs()) {
     advise_on_pytorch(report, advice);
     advise_on_blocks(report, advice);
     return advice;
@@ -215,12 +211,19 @@ std::string what_helps(const Report& report) {
   const Moment& moment = report.failed ? *report.failed : report.peak_live;
   const std::vector<Share>& uses = moment.by_purpose;
   const Bytes held = report.origin.held ? report.origin.held->reserved : moment.reserved;
+  const Bytes gain = held - std::min(held, moment.live);
+  const bool is_much = gain >= kMuch && ratio(gain, held) >= kMuchOfReserved;
   std::string text = help ? help->text
-                          : fmt::format("There is at most {} to gain: {} was held, and {} live.",
-                                        in_words(held - std::min(held, moment.live)),
+                          : fmt::format("{}here is at most {} to gain: {} was held, and {} live.",
+                                        is_much ? "T" : "No setting helps: t", in_words(gain),
                                         in_words(held), in_words(moment.live));
   const auto use = uses.empty() ? Purpose::unknown : static_cast<Purpose>(uses.front().id);
   return use == Purpose::unknown ? text : fmt::format("{} {}", text, remedy_for(use));
+}
+
+std::vector<Advice> further_advice(const Report& report) {
+  const bool is_said = !report.origin.help && !report.advice.empty();
+  return {report.advice.begin() + (is_said ? 1 : 0), report.advice.end()};
 }
 
 }  // namespace weir

@@ -108,13 +108,16 @@ class Writer {
 
   void moments() {
     ReportTable table("lrrrrrr");
-    table.add({"", "at", "blocks", "requested", "live", "reserved", "ratio"});
+    // Of a replay: PyTorch held something else.
+    const bool is_weirs = report_.origin.is_pytorchs();
+    table.add({"", "at", "blocks", "requested", "live", is_weirs ? "Weir would hold" : "reserved",
+               "ratio"});
     const char* const peak = report_.shows_peak    ? "peak of live"
                              : report_.events == 0 ? "the snapshot"
                                                    : "beginning";
     add_moment(table, peak, report_.peak_live);
     if (report_.peak_reserved.events != report_.peak_live.events) {
-      add_moment(table, "peak of reserved", report_.peak_reserved);
+      add_moment(table, is_weirs ? "Weir's peak" : "peak of reserved", report_.peak_reserved);
     }
     if (report_.failed) add_moment(table, "the request failed", *report_.failed);
     if (report_.at) add_moment(table, "the moment asked for", *report_.at);
@@ -296,9 +299,9 @@ class Writer {
   }
 
   void advice() {
-    if (report_.advice.empty()) return;
-    text_ += "\n" + title("Advice") + "\n";
-    for (const Advice& advice : report_.advice) {
+    const std::vector<Advice> further = further_advice(report_);
+    if (!further.empty()) text_ += "\n" + title("Advice") + "\n";
+    for (const Advice& advice : further) {
       text_ += "  - " + shown(advice.evidence + " " + advice.remedy, 4) + "\n";
     }
   }

@@ -13,6 +13,23 @@ namespace {
 
 Bytes less(Bytes from, Bytes what) { return from - std::min(from, what); }
 
+std::string device_of_all(const Origin& origin) {
+  return fmt::format("device {} of {}", origin.device, origin.devices.size());
+}
+
+// "device 1 of 4, which held most": what is shown, and why.
+std::string shown_device(const Origin& origin) {
+  const auto& all = origin.devices;
+  const DeviceInFile& shown = all[static_cast<std::size_t>(origin.device)];
+  const bool is_only = std::ranges::count_if(all, &DeviceInFile::is_used) < 2;
+  const bool has_most =
+      std::ranges::max(all, {}, &DeviceInFile::peak_reserved).peak_reserved == shown.peak_reserved;
+  return device_of_all(origin) + (is_only         ? ", the only one used"
+                                  : shown.ran_out ? ", which ran out of memory"
+                                  : has_most      ? ", which held most"
+                                                  : "");
+}
+
 // "1.45 s"; of a file without times "event 1,234".
 std::string at_time(const Report& report, Nanoseconds time) {
   if (report.origin.has_times) return "at " + in_words(time);
@@ -37,7 +54,7 @@ std::string innermost(const std::string& place, int calls) {
 
 // The code that allocated most. What was there before the recording, and what backward passes
 // allocated, may be more, and has no line of the program's.
-std::string largest(const Moment& moment) {
+std::string largest(const Report& report, const Moment& moment) {
   std::string text;
   for (const Share& share : moment.by_stack) {
     if (share.id == 0 || share.rest) continue;
@@ -50,11 +67,15 @@ std::string largest(const Moment& moment) {
                     part(share, moment), is_early ? "" : "by ", innermost(share.name, 2));
     if (has_line) break;
   }
-  if (!text.empty()) return text + ".";
-  if (moment.by_size.empty()) return "No stack was recorded.";
-  const Share& share = moment.by_size.front();
-  return fmt::format("{}{} in {} of {}; no stack was recorded.", most(share, moment),
-                     part(share, moment), counted(share.blocks, "block"), share.name);
+  if (text.empty() && moment.by_size.empty()) text = "No stack was recorded";
+  if (text.empty()) {
+    const Share& share = moment.by_size.front();
+    text = fmt::format("{}{} in {} of {}; no stack was recorded", most(share, moment),
+                       part(share, moment), counted(share.blocks, "block"), share.name);
+  }
+  const bool no_history = report.origin.is_pytorchs() && report.events == 0;
+  if (!no_history || !text.ends_with("recorded")) return text + ".";
+  return text + ": call torch.cuda.memory._record_memory_history() first.";
 }
 
 // What ran out, and why.
@@ -63,7 +84,7 @@ std::string failed(const Report& report) {
   const std::optional<Held>& held = report.origin.held;
   const Bytes unused = held ? less(held->reserved, held->live) : 0_B;
   std::string text = "Out of memory";
-  if (!report.origin.devices.empty()) text += fmt::format(" on device {}", report.origin.device);
+  if (!report.origin.devices.empty()) text += " on " + device_of_all(report.origin);
   if (unused >= failure.wanted && held->largest_inactive < failure.wanted) {
     text += " by fragmentation";
   }
@@ -105,8 +126,7 @@ std::string devices_text(const Origin& origin) {
         fmt::format("{}{} (held {}{})", others.empty() ? "" : ", ", i,
                     in_words(device.peak_reserved), device.ran_out ? ", ran out of memory" : "");
   }
-  std::string text = fmt::format("device {} of {}", origin.device, origin.devices.size());
-  return others.empty() ? text : text + "; --device shows " + others;
+  return shown_device(origin) + (others.empty() ? "" : "; --device shows " + others);
 }
 
 std::string_view when_of_peak(const Report& report) {
@@ -123,10 +143,12 @@ std::vector<std::string> verdict_of(const Report& report) {
     std::string when(when_of_peak(report));
     when.front() = 'A';
     if (report.shows_peak) when += ", " + at_time(report, moment.time) + ",";
-    verdict.push_back(fmt::format("{} {} was live in {}.", when, in_words(moment.live),
-                                  counted(moment.blocks, "block")));
+    const Origin& origin = report.origin;
+    verdict.push_back(fmt::format("{} {} was live in {}{}.", when, in_words(moment.live),
+                                  counted(moment.blocks, "block"),
+                                  origin.devices.empty() ? "" : " on " + shown_device(origin)));
   }
-  verdict.push_back(largest(moment));
+  verdict.push_back(largest(report, moment));
   verdict.push_back(what_helps(report));
   if (report.origin.held && !report.failed) verdict.push_back(held(report));
   if (report.origin.lacks_segments) {

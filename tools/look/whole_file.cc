@@ -24,7 +24,7 @@ Result<std::size_t> read_piece(gzFile file, const std::string& path, char* into,
   int code = Z_OK;
   const char* why = gzerror(file, &code);
   if (read < 0) return failed(path, code == Z_ERRNO ? std::strerror(errno) : why);
-  if (read == 0 && code == Z_BUF_ERROR) return failed(path, "its compressed data was cut off");
+  if (read == 0 && code == Z_BUF_ERROR) return failed(path, "its gzip is cut off: copy it again");
   return static_cast<std::size_t>(read);
 }
 

@@ -132,13 +132,14 @@ std::vector<TorchSettings> settings_for(const RecordedFit& recorded) {
   return settings;
 }
 
+// As PYTORCH_CUDA_ALLOC_CONF has them.
 std::string name_of(const TorchSettings& settings) {
-  std::string name = "PyTorch";
-  if (settings.expandable_segments) name += ", expandable_segments:True";
+  std::string name = settings.expandable_segments ? "expandable_segments:True" : "";
   if (settings.max_split != TorchSettings{}.max_split) {
-    name += fmt::format(", max_split_size_mb:{}", settings.max_split / 1_MiB);
+    if (!name.empty()) name += ',';
+    name += fmt::format("max_split_size_mb:{}", settings.max_split / 1_MiB);
   }
-  return name;
+  return name.empty() ? "PyTorch" : "PyTorch, " + name;
 }
 
 MakeAllocator maker_of(TorchSettings settings) {
@@ -195,10 +196,11 @@ Result<std::vector<FitWay>> ways_of(const Served& served, const RecordedFit& rec
   return ways;
 }
 
+// What one sets.
 std::string setting(const FitWay& way) {
   constexpr std::string_view kPyTorch = "PyTorch, ";
-  if (way.name.starts_with(kPyTorch)) return way.name.substr(kPyTorch.size());
-  return way.is_pytorch ? "PyTorch's default settings" : way.name;
+  if (!way.name.starts_with(kPyTorch)) return "PyTorch's default settings";
+  return "PYTORCH_CUDA_ALLOC_CONF=" + way.name.substr(kPyTorch.size());
 }
 
 // Of the ways that `wanted` holds for the one that holds least; PyTorch's settings or Weir alone.
@@ -212,14 +214,17 @@ const FitWay* tightest(const std::vector<FitWay>& ways, bool is_pytorch, const W
   return best;
 }
 
-// "expandable_segments:True (1.20 GiB) or Weir (1.17 GiB)", without those that are null.
-// `most`: what they may hold.
-std::string either(const FitWay* torch, const FitWay* weir, Bytes most) {
+// "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold 1.20 GiB, Weir 1.17 GiB", without
+// those that are null. `most`: what they may hold.
+std::string either(const FitWay* torch, const FitWay* weir, Bytes most, const PytorchTrace& file) {
+  const std::string runs = file.devices.empty() ? "" : " (python -m weir run SCRIPT)";
   std::string text;
   for (const FitWay* way : {torch, weir}) {
     if (way == nullptr) continue;
-    text += fmt::format("{}{} ({})", text.empty() ? "" : " or ", setting(*way),
-                        in_words(std::min(way->held, most)));
+    const bool is_first = text.empty();
+    text += fmt::format("{}{} {}{}", is_first ? "" : ", ",
+                        way->is_pytorch ? setting(*way) : way->name + runs,
+                        is_first ? "would hold " : "", in_words(std::min(way->held, most)));
   }
   return text;
 }
@@ -240,7 +245,7 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
 std::string unknown_help(const Served& served) {
   return fmt::format(
       "What helps is not known: the file does not say how much memory there was. {} is needed at "
-      "least; weir fit --gpu SIZE tries the settings.",
+      "least; weir fit FILE --gpu SIZE tries the settings.",
       in_words(served.peak_live()));
 }
 
@@ -253,8 +258,8 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
   const FitWay* const torch = tightest(ways, true, [&](const FitWay& way) {
     return *way.fits && (!is_cut || way.name.find("expandable") != std::string::npos);
   });
-  const std::string fits =
-      either(torch, tightest(ways, false, [](const FitWay& way) { return *way.fits; }), there);
+  const std::string fits = either(
+      torch, tightest(ways, false, [](const FitWay& way) { return *way.fits; }), there, file);
   if (!fits.empty()) {
     std::string text = fmt::format("What helps: {}, of the {} there were.", fits, in_words(there));
     if (is_cut) {
@@ -272,7 +277,8 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
           .needs_less = true};
 }
 
-std::optional<Help> help_for_peak(const Served& served, const std::vector<FitWay>& ways) {
+std::optional<Help> help_for_peak(const Served& served, const PytorchTrace& file,
+                                  const std::vector<FitWay>& ways) {
   const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
   const FitWay& now = own == ways.end() ? ways.front() : *own;
   const Bytes enough{static_cast<std::uint64_t>(static_cast<double>(now.held.count) * kMuchLess)};
@@ -280,7 +286,7 @@ std::optional<Help> help_for_peak(const Served& served, const std::vector<FitWay
   if (now.replayed < enough) return std::nullopt;
   const auto is_less = [&](const FitWay& way) { return way.held <= enough; };
   const std::string less =
-      either(tightest(ways, true, is_less), tightest(ways, false, is_less), enough);
+      either(tightest(ways, true, is_less), tightest(ways, false, is_less), enough, file);
   const std::string held =
       (now.is_recorded ? "PyTorch held " : "PyTorch would hold ") + in_words(now.held);
   if (!less.empty()) return Help{.text = fmt::format("What helps: {}; {}.", less, held)};
@@ -316,7 +322,8 @@ std::optional<Help> help_of(const RecordedTrace& trace) {
   if (fails && !options.gpu) return Help{.text = unknown_help(served)};
   const Result<std::vector<FitWay>> ways = ways_of(served, recorded, options, false);
   if (!ways) return std::nullopt;
-  return fails ? help_for_failure(served, file, *options.gpu, *ways) : help_for_peak(served, *ways);
+  return fails ? help_for_failure(served, file, *options.gpu, *ways)
+               : help_for_peak(served, file, *ways);
 }
 
 }  // namespace weir::suite

@@ -94,9 +94,10 @@ class Chart {
     const at = peak < 0 || r.isMoment ? '' : ` at ${formatTime(selection.time[peak])}`;
     const parts = [
       `${plural(count, 'block')}${all ? '' : ` of ${formatCount(r.count)}`}`,
-      `most live ${formatBytes(live)}${at}`, `most reserved ${formatBytes(reserved)}`
+      `most live ${formatBytes(live)}${at}`,
+      `${r.origin.pytorchs ? 'Weir would hold' : 'most reserved'} ${formatBytes(reserved)}`
     ];
-    if (all && live > 0 && reserved > 0)
+    if (all && live > 0 && reserved > 0 && !r.origin.pytorchs)
       parts.push(`reserved / live ${(reserved / live).toFixed(4)}`);
     if (!r.isMoment) parts.push(`lasts ${formatDuration(r.duration)}`);
     this.facts.textContent = parts.join(' · ');
@@ -382,8 +383,8 @@ class Chart {
       if (call !== undefined) lines.push(callText(call));
     }
     lines.push(
-        `${formatBytes(this.selection.liveAfter(step))} live, ${
-            formatBytes(r.reservedAt(time))} reserved` +
+        `${formatBytes(this.selection.liveAfter(step))} live, ${formatBytes(r.reservedAt(time))} ${
+            r.origin.pytorchs ? 'that Weir would hold' : 'reserved'}` +
         (r.isMoment ? '' : ` at ${formatTime(time)}`));
     showTip(event, lines);
   }

@@ -119,7 +119,8 @@ class Controls {
         this.#entry(legend, name, colour, 'box');
       if (entries.length > kMost)
         make('span', {class: 'entry'}, legend, `and ${formatCount(entries.length - kMost)} more`);
-      this.#entry(legend, 'reserved', 'var(--reserved)', 'line');
+      const isWeirs = this.page.recordings.some((r) => r.origin.pytorchs);
+      this.#entry(legend, isWeirs ? 'Weir would hold' : 'reserved', 'var(--reserved)', 'line');
       const all = Object.values(this.page.filter).every((value) => value === null);
       if (all)
         this.#entry(legend, 'live', 'var(--liveLine)', 'line');

@@ -22,8 +22,7 @@ class MomentPanel {
     const {verdict: [first, , help, ...rest], failure, advice} = chart.recording.origin;
     if (failure !== undefined) make('p', {class: 'answer failure'}, card, first);
     this.lead = make('p', {class: 'answer'}, card);
-    for (const text of [help, ...advice.filter((each) => !help.includes(each))].slice(0, kAdvice))
-      make('p', {class: 'advice'}, card, text);
+    for (const text of [help, ...advice].slice(0, kAdvice)) make('p', {class: 'advice'}, card, text);
     make('p', {class: 'verdict'}, card, rest.join(' '));
     // Beside the chart, unless there are two.
     const columns = make(
@@ -69,7 +68,7 @@ class MomentPanel {
       const went = gone.bytes < came.bytes / 100 ? '' : `, while ${formatBytes(gone.bytes)} was freed`;
       parts.push(
           `${formatBytes(came.bytes)} of all ${formatBytes(live)} came ` +
-          `${since === 0 ? '' : `in the ${formatDuration(since)} `}since the last trough${went}.`);
+          `${since === 0 ? '' : `in the ${formatDuration(since)} `}since memory was last low${went}.`);
     }
     this.lead.textContent = blocks.length === 0 || live === 0 ? 'Nothing was live.' : parts.join(' ');
   }
@@ -85,6 +84,7 @@ class MomentPanel {
     const {recording: r} = this.chart;
     const {blocks, live, byStack} = this.figures;
     if (live === 0) return '';
+    if (r.isMoment && r.origin.pytorchs) return r.origin.verdict[1];
     const known = (byStack ?? []).filter(({key}) => key !== 0);
     if (known.length > 0 && d3.sum(known, (group) => group.bytes) >= live / 2)
       return this.#mostOfStacks(known, live);
@@ -118,7 +118,7 @@ class MomentPanel {
       const size = r.bytes[blocks[0]];
       const sizes = blocks.every((b) => r.bytes[b] === size) ? ` of ${formatBytes(size)}` : '';
       return `${this.#path(first.key)} allocated ${formatShare(first.bytes / live)} of it: ${
-          plural(blocks.length, 'block')}${sizes}.`;
+          plural(blocks.length, 'block')}${sizes}.${this.#byLine([first], groups, live)}`;
     }
     const top = [];
     let bytes = 0;
@@ -136,7 +136,15 @@ class MomentPanel {
     }
     const last = names.pop();
     return `${formatShare(bytes / live)} of it was allocated in ${
-        names.length === 0 ? '' : `${names.join(', ')} and `}${last}.`;
+        names.length === 0 ? '' : `${names.join(', ')} and `}${last}.${this.#byLine(top, groups, live)}`;
+  }
+
+  // The code that allocated most, where none of `named` has a line of the program's.
+  #byLine(named, groups, live) {
+    const {recording: r} = this.chart;
+    const most = groups.find(({key, bytes}) => r.hasLine(key) && bytes >= live / 100);
+    if (most === undefined || named.some(({key}) => r.hasLine(key))) return '';
+    return ` By a line of the program: ${formatShare(most.bytes / live)}, in ${callText(callsOf(r, most.key)[0])}.`;
   }
 
   // What has no code of the recording's, and of the rest the code that allocated most.
@@ -147,7 +155,7 @@ class MomentPanel {
     const most = groups.find(({key}) => !r.isFromBefore(key));
     if (most !== undefined)
       parts.push(`The largest part of the rest, ${formatShare(most.bytes / live)}, was allocated in ${
-          callText(callsOf(r, most.key)[0])}.`);
+          callText(callsOf(r, most.key)[0])}.${this.#byLine([most], groups, live)}`);
     return parts.join(' ');
   }
 
@@ -202,7 +210,7 @@ class MomentPanel {
       const note = make('p', {class: 'hint'}, this.largest);
       make('i', {'aria-hidden': 'true'}, note);
       note.append(
-          ` came since the trough of ${formatBytes(this.chart.all.liveAfter(trough))} at ${
+          ` came since memory was low, ${formatBytes(this.chart.all.liveAfter(trough))} at ${
               r.roughTime(r.stepTime[trough])} `);
       make('i', {class: 'old', 'aria-hidden': 'true'}, note);
       note.append(' older');

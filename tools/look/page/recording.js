@@ -253,6 +253,11 @@ class Recording {
     const [frame] = this.stacks[stack];
     return frame !== undefined && /^(there|from) before the recording|^allocated while nothing/.test(this.frames[frame][0]);
   }
+  // Backward passes have no line of the program's, either.
+  hasLine(stack) {
+    return this.stacks[stack].length > 0 && !this.isFromBefore(stack) &&
+        !/backward pass/.test(this.frames[this.stacks[stack][0]].join(' '));
+  }
   get hasStacks() {
     return this.stacks.length > 1;
   }
