@@ -289,7 +289,7 @@ class Convert(unittest.TestCase):
         result = subprocess.run([WEIR, "report", self.path("in.pickle"), "--json=" +
                                  self.path("out.json")], capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, r"^Out of memory on device 0: 77 B wanted at ")
+        self.assertRegex(result.stdout, r"^Out of memory on device 0 of 2: 77 B wanted at ")
         self.assertIn("\nNo setting helps: 6.00 MiB is needed at least, and 4.00 KiB there was.", result.stdout)
         with open(self.path("out.json"), encoding="utf-8") as file:
             self.assertEqual(json.load(file)["pytorch_peak_reserved_bytes"], 4096)
