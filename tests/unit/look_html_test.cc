@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -175,6 +176,10 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
                              "page_address", "page_bytes"})
       ASSERT_EQ(data.columns.at(name).size(), counts["pages"]) << name << ", seed " << seed;
     ASSERT_EQ(data.columns.at("fence_stream").size(), counts["fences"]);
+    const std::vector<std::uint64_t>& calls = data.columns.at("stack_frames");
+    ASSERT_EQ(calls.size(), data.header["calls_of_stack"].size());
+    ASSERT_EQ(data.columns.at("stack_frame").size(),
+              std::accumulate(calls.begin(), calls.end(), std::uint64_t{0}));
     ASSERT_EQ(data.columns.at("step").size(), counts["steps"]);
     for (const char* name : {"wait_time", "wait_stream", "wait_other"})
       ASSERT_EQ(data.columns.at(name).size(), counts["waits"]) << name << ", seed " << seed;

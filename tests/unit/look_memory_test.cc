@@ -234,6 +234,33 @@ TEST_F(LookMemory, OfAPageIsLittle) {
     ASSERT_TRUE(write_html(folder_ / "out", shown).ok());
   });
 }
+
+TEST_F(LookMemory, OfAPageOfManyStacksIsLittle) {  // that differ in PyTorch's own calls
+  constexpr std::uint32_t kStacks = 20000, kCalls = 40, kFunctions = 500;
+  std::mt19937 random(1);
+  Loaded program;
+  for (std::uint32_t i = 0; i < kFunctions; ++i)
+    program.frames.push_back({.function = "at::f" + std::to_string(i)});
+  program.frames.push_back({.function = "train", .file = "/x/train.py", .line = 7});
+  program.stacks = {{}};
+  for (std::uint32_t i = 0; i < kStacks; ++i) {
+    program.stacks.emplace_back();
+    for (std::uint32_t j = 0; j < kCalls; ++j)
+      program.stacks.back().push_back(static_cast<std::uint32_t>(random() % kFunctions));
+    program.stacks.back().push_back(kFunctions);
+    program.events.push_back({.kind = EventKind::allocate,
+                              .address = {std::uint64_t{i} * 512},
+                              .bytes = 512_B,
+                              .requested = 512_B,
+                              .stack = i + 1});
+  }
+  const std::size_t before = most_allocated = allocated;
+  const Loaded* const shown[] = {&program};
+  ASSERT_TRUE(write_html(folder_ / "out", shown).ok());
+  const double each = static_cast<double>(most_allocated - before) / (kStacks * kCalls);
+  EXPECT_LT(each, 20) << "bytes for each call of a stack";
+  RecordProperty("bytes_per_call", std::to_string(each));
+}
 #endif
 
 }  // namespace

@@ -66,8 +66,8 @@ BlockLifetimes LifetimesFold::run() {
     lifetimes_.blocks[block].end = std::max(recording_.end(), lifetimes_.blocks[block].begin);
   }
   sort_fences();
-  lifetimes_.streams = streams_.things();
-  lifetimes_.pools = pools_.things();
+  lifetimes_.streams = streams_.take();
+  lifetimes_.pools = pools_.take();
   return std::move(lifetimes_);
 }
 

@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -33,11 +34,10 @@ std::string base64(std::string_view bytes) {
 // Empty: there is no memory to compress with.
 std::string compressed(const std::string& bytes) {
   uLongf size = compressBound(bytes.size());
-  std::string packed(size, '\0');
-  const int code = compress2(reinterpret_cast<Bytef*>(packed.data()), &size,
+  const auto packed = std::make_unique_for_overwrite<char[]>(size);  // unwritten it takes no memory
+  const int code = compress2(reinterpret_cast<Bytef*>(packed.get()), &size,
                              reinterpret_cast<const Bytef*>(bytes.data()), bytes.size(), 6);
-  packed.resize(code == Z_OK ? size : 0);
-  return packed;
+  return code == Z_OK ? std::string(packed.get(), size) : std::string();
 }
 
 Status check_page(std::span<const Loaded* const> recordings) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <utility>
 
@@ -43,16 +42,6 @@ class HtmlColumn {
  private:
   std::string name_, bytes_;
   std::uint64_t last_ = 0;
-};
-
-// Columns by name, in the order of their making. A reference to one stays good.
-class HtmlColumns {
- public:
-  HtmlColumn& make(std::string name) { return columns_.emplace_back(std::move(name)); }
-  const std::deque<HtmlColumn>& all() const { return columns_; }
-
- private:
-  std::deque<HtmlColumn> columns_;
 };
 
 }  // namespace weir

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,7 @@ class Writer {
     waits();
     other_reserved();
     recorded_addresses();
+    whole_stacks();
     return bytes();
   }
 
@@ -85,9 +87,9 @@ class Writer {
   // (0: none; K: the one that began K blocks ago), so that the page can stack blocks by address
   // without searching.
   void steps() {
-    HtmlColumn& step = columns_.make("step");
-    HtmlColumn& time = columns_.make("step_time");
-    HtmlColumn& under = columns_.make("under");
+    HtmlColumn& step = columns_.emplace_back("step");
+    HtmlColumn& time = columns_.emplace_back("step_time");
+    HtmlColumn& under = columns_.emplace_back("under");
     std::multimap<std::uint64_t, std::uint32_t> live;  // by address
     std::uint64_t last = 0;
     std::uint32_t begun = 0;
@@ -113,13 +115,14 @@ class Writer {
   }
 
   void blocks() {
-    HtmlColumn& address = columns_.make("address");
-    HtmlColumn& bytes = columns_.make("bytes");
-    HtmlColumn& slack = columns_.make("slack");
-    HtmlColumn& heap = columns_.make("heap");
-    HtmlColumn& stack = columns_.make("stack");
-    HtmlColumn& flags = columns_.make("flags");
-    HtmlColumn& reused = columns_.make("reused");  // 0: by none; else 1 + the distance, signed
+    HtmlColumn& address = columns_.emplace_back("address");
+    HtmlColumn& bytes = columns_.emplace_back("bytes");
+    HtmlColumn& slack = columns_.emplace_back("slack");
+    HtmlColumn& heap = columns_.emplace_back("heap");
+    HtmlColumn& stack = columns_.emplace_back("stack");
+    HtmlColumn& flags = columns_.emplace_back("flags");
+    HtmlColumn& reused =
+        columns_.emplace_back("reused");  // 0: by none; else 1 + the distance, signed
     std::uint32_t block = 0;
     for (const BlockLifetime& lifetime : lifetimes_.blocks) {
       const std::uint32_t number = block++;
@@ -139,9 +142,9 @@ class Writer {
   }
 
   void fences() {
-    HtmlColumn& count = columns_.make("fences");
-    HtmlColumn& stream = columns_.make("fence_stream");
-    HtmlColumn& after = columns_.make("fence_after");  // the block's beginning
+    HtmlColumn& count = columns_.emplace_back("fences");
+    HtmlColumn& stream = columns_.emplace_back("fence_stream");
+    HtmlColumn& after = columns_.emplace_back("fence_after");  // the block's beginning
     for (const BlockLifetime& lifetime : lifetimes_.blocks) {
       count.add(lifetime.fences);
       fence_count_ += lifetime.fences;
@@ -155,8 +158,8 @@ class Writer {
   }
 
   void reserved() {
-    HtmlColumn& time = columns_.make("reserved_time");
-    HtmlColumn& bytes = columns_.make("reserved_bytes");
+    HtmlColumn& time = columns_.emplace_back("reserved_time");
+    HtmlColumn& bytes = columns_.emplace_back("reserved_bytes");
     Bytes last{~std::uint64_t{0}};
     memory_over_time(recording_, [&](const MemoryPoint& point) {
       if (point.reserved == last) return;
@@ -168,13 +171,13 @@ class Writer {
   }
 
   void pages() {
-    HtmlColumn& kind = columns_.make("page_kind");
-    HtmlColumn& time = columns_.make("page_time");
-    HtmlColumn& step = columns_.make("page_step");  // how many steps came before
-    HtmlColumn& page = columns_.make("page_id");
-    HtmlColumn& heap = columns_.make("page_heap");
-    HtmlColumn& address = columns_.make("page_address");
-    HtmlColumn& bytes = columns_.make("page_bytes");
+    HtmlColumn& kind = columns_.emplace_back("page_kind");
+    HtmlColumn& time = columns_.emplace_back("page_time");
+    HtmlColumn& step = columns_.emplace_back("page_step");  // how many steps came before
+    HtmlColumn& page = columns_.emplace_back("page_id");
+    HtmlColumn& heap = columns_.emplace_back("page_heap");
+    HtmlColumn& address = columns_.emplace_back("page_address");
+    HtmlColumn& bytes = columns_.emplace_back("page_bytes");
     constexpr EventKind kKinds[] = {EventKind::create, EventKind::release, EventKind::map,
                                     EventKind::unmap,  EventKind::lease,   EventKind::unlease};
     std::uint32_t place = 0;
@@ -191,16 +194,18 @@ class Writer {
       page.add_difference(event.page.value);
       heap.add(event.heap.value);
       address.add_difference(event.address.value);
-      bytes.add(event.bytes.count);
+      const bool is_page = event.kind == EventKind::create || event.kind == EventKind::release;
+      bytes.add(is_page ? event.bytes.count : 0);  // of others the page has them
       ++page_count_;
     }
   }
 
   // Rare events, shown as marks above the memory.
   void happenings() {
-    HtmlColumn& kind = columns_.make("happening_kind");
-    HtmlColumn& time = columns_.make("happening_time");
-    HtmlColumn& amount = columns_.make("happening_amount");  // bytes; of a wait, nanoseconds
+    HtmlColumn& kind = columns_.emplace_back("happening_kind");
+    HtmlColumn& time = columns_.emplace_back("happening_time");
+    HtmlColumn& amount =
+        columns_.emplace_back("happening_amount");  // bytes; of a wait, nanoseconds
     constexpr EventKind kKinds[] = {EventKind::out_of_memory, EventKind::host_wait, EventKind::trim,
                                     EventKind::capture_begin, EventKind::capture_end};
     for (const Event& event : recording_.events) {
@@ -218,9 +223,9 @@ class Writer {
   }
 
   void waits() {
-    HtmlColumn& time = columns_.make("wait_time");
-    HtmlColumn& waiter = columns_.make("wait_stream");
-    HtmlColumn& awaited = columns_.make("wait_other");
+    HtmlColumn& time = columns_.emplace_back("wait_time");
+    HtmlColumn& waiter = columns_.emplace_back("wait_stream");
+    HtmlColumn& awaited = columns_.emplace_back("wait_other");
     for (const Event& event : recording_.events) {
       if (event.kind != EventKind::stream_wait) continue;
       time.add_difference(since_begin(event.time));
@@ -230,23 +235,32 @@ class Writer {
     }
   }
 
+  void whole_stacks() {
+    HtmlColumn& frames = columns_.emplace_back("stack_frames");
+    HtmlColumn& frame = columns_.emplace_back("stack_frame");
+    for (const std::vector<std::uint32_t>& stack : stacks_.stacks) {
+      frames.add(stack.size());
+      for (const std::uint32_t each : stack) frame.add(each);
+    }
+  }
+
   void recorded_addresses() {
-    HtmlColumn& address = columns_.make("recorded_address");
+    HtmlColumn& address = columns_.emplace_back("recorded_address");
     for (const std::uint64_t each : recording_.origin.addresses) address.add_difference(each);
   }
 
   void other_reserved() {
-    HtmlColumn& time = columns_.make("other_time");
-    HtmlColumn& bytes = columns_.make("other_bytes");
+    HtmlColumn& time = columns_.emplace_back("other_time");
+    HtmlColumn& bytes = columns_.emplace_back("other_bytes");
     for (const RecordedReserved& point : recording_.other_reserved) {
       time.add_difference(since_begin(begin_ + point.time));
       bytes.add_difference(point.bytes.count);
     }
   }
 
-  Json header() const {
+  Json header() {
     Json heaps = Json::array(), frames = Json::array(), marks = Json::array();
-    for (const auto& [heap, stream, pool] : heaps_.things()) heaps.push_back({heap, stream, pool});
+    for (const auto& [heap, stream, pool] : heaps_.take()) heaps.push_back({heap, stream, pool});
     Json calls = Json::array(), purposes = Json::array();
     for (const Purpose purpose : stacks_.purposes) purposes.push_back(name_of(purpose));
     for (const Calls& each : stacks_.calls) calls.push_back({each.frames, each.named, each.via});
@@ -256,9 +270,9 @@ class Writer {
       marks.push_back({since_begin(mark.time), mark.text});
     // Ids may be larger than the page's numbers.
     Json streams = Json::array(), pools = Json::array(), columns = Json::array();
-    for (const std::uint64_t stream : streams_.things()) streams.push_back(std::to_string(stream));
-    for (const std::uint64_t pool : pools_.things()) pools.push_back(std::to_string(pool));
-    for (const HtmlColumn& column : columns_.all())
+    for (const std::uint64_t stream : streams_.take()) streams.push_back(std::to_string(stream));
+    for (const std::uint64_t pool : pools_.take()) pools.push_back(std::to_string(pool));
+    for (const HtmlColumn& column : columns_)
       columns.push_back({column.name(), column.bytes().size()});
     // No path: a page is passed on, and whose folder it was is nobody's business.
     const std::string& source = recording_.source;
@@ -274,7 +288,6 @@ class Writer {
             {"pools", pools},
             {"heaps", heaps},
             {"frames", frames},
-            {"stacks", stacks_.stacks},
             {"calls", calls},
             {"calls_of_stack", stacks_.of_stack},
             {"purposes", purposes},
@@ -316,14 +329,17 @@ class Writer {
     return json;
   }
 
-  std::string bytes() const {
+  std::string bytes() {
     // A text of a recording may be anything; what is no UTF-8 in it is replaced.
     const std::string head = header().dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::size_t size = 4 + head.size();
+    for (const HtmlColumn& column : columns_) size += column.bytes().size();
     std::string bytes;
+    bytes.reserve(size);
     for (int byte = 0; byte < 4; ++byte)
       bytes.push_back(static_cast<char>((head.size() >> (8 * byte)) & 0xff));
     bytes += head;
-    for (const HtmlColumn& column : columns_.all()) bytes += column.bytes();
+    for (; !columns_.empty(); columns_.pop_front()) bytes += columns_.front().bytes();
     return bytes;
   }
 
@@ -333,7 +349,7 @@ class Writer {
   const BlockLifetimes lifetimes_;
   const ReadableStacks stacks_;
   const Nanoseconds begin_;
-  HtmlColumns columns_;
+  std::deque<HtmlColumn> columns_;  // in the order of their making; a reference to one stays good
   Numbering<std::uint64_t> streams_, pools_;
   Numbering<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> heaps_;  // id, stream, pool
   std::vector<std::uint32_t> step_events_;  // by step: its place among the events
@@ -344,7 +360,8 @@ class Writer {
 }  // namespace
 
 std::string html_data(const Loaded& recording, Paths paths) {
-  return Writer(recording, paths, report_of(recording, {}, recording.origin)).run();
+  Writer writer(recording, paths, report_of(recording, {}, recording.origin));
+  return writer.run();
 }
 
 }  // namespace weir

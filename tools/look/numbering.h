@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace weir {
 
-// Numbers in order of first use, from 0.
+// Numbers in order of first use, from 0. Each thing is kept once.
 template <class T>
 class Numbering {
  public:
@@ -16,22 +17,28 @@ class Numbering {
   explicit Numbering(const std::vector<T>& in_order) {
     for (const T& thing : in_order) of(thing);
   }
+  Numbering(Numbering&&) = default;
 
   // Of `thing`, which gets the next number if it has none.
   std::uint32_t of(const T& thing) {
-    if (!things_.empty() && things_[last_] == thing) return last_;
-    const auto [place, added] =
-        numbers_.try_emplace(thing, static_cast<std::uint32_t>(things_.size()));
-    if (added) things_.push_back(thing);
-    return last_ = place->second;
+    if (last_ == nullptr || last_->first != thing) {
+      last_ = &*numbers_.try_emplace(thing, static_cast<std::uint32_t>(numbers_.size())).first;
+    }
+    return last_->second;
   }
-  // By number.
-  const std::vector<T>& things() const { return things_; }
+  // By number. Then none has one.
+  std::vector<T> take() {
+    std::vector<T> things(numbers_.size());
+    for (last_ = nullptr; !numbers_.empty();) {
+      auto first = numbers_.extract(numbers_.begin());
+      things[first.mapped()] = std::move(first.key());
+    }
+    return things;
+  }
 
  private:
   std::map<T, std::uint32_t> numbers_;
-  std::vector<T> things_;
-  std::uint32_t last_ = 0;  // the latest answer
+  const std::pair<const T, std::uint32_t>* last_ = nullptr;  // the latest answer
 };
 
 }  // namespace weir

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "look/numbering.h"
 #include "look/plain_writer.h"
 #include "look/pytorch_memory.h"
 #include "look/stack_calls.h"
@@ -42,28 +43,28 @@ class StackTable {
     if (!added) return known->second;
     std::vector<std::uint32_t> stack;
     for (const PickleValue& frame : frames.list()) stack.push_back(frame_id(frame));
-    const auto next = static_cast<std::uint32_t>(stacks.stacks.size());
-    const auto [same, is_new] = by_frames_.try_emplace(stack, next);
-    if (is_new) stacks.stacks.push_back(std::move(stack));
-    return known->second = same->second;
+    return known->second = stacks_.of(stack);
   }
 
-  TraceStacks stacks;
+  void move_into(TraceStacks& into) {
+    by_identity_ = {};
+    into.stacks = stacks_.take();
+    for (auto& [function, file, line] : frames_.take()) {
+      into.frames.push_back({std::move(function), std::move(file), line});
+    }
+  }
 
  private:
   std::uint32_t frame_id(PickleValue value) {
-    RecordedFrame frame{text_of(value.at("name")), text_of(value.at("filename")),
-                        static_cast<std::uint32_t>(value.at("line").integer())};
-    if (frame.file == kNoFile) frame.file.clear();
-    const auto next = static_cast<std::uint32_t>(stacks.frames.size());
-    const auto [same, is_new] = frames_.try_emplace({frame.function, frame.file, frame.line}, next);
-    if (is_new) stacks.frames.push_back(std::move(frame));
-    return same->second;
+    std::string file = text_of(value.at("filename"));
+    if (file == kNoFile) file.clear();
+    return frames_.of({text_of(value.at("name")), std::move(file),
+                       static_cast<std::uint32_t>(value.at("line").integer())});
   }
 
   std::unordered_map<std::uint64_t, std::uint32_t> by_identity_;
-  std::map<std::vector<std::uint32_t>, std::uint32_t> by_frames_;
-  std::map<std::tuple<std::string, std::string, std::uint32_t>, std::uint32_t> frames_;
+  Numbering<std::vector<std::uint32_t>> stacks_{TraceStacks{}.stacks};
+  Numbering<std::tuple<std::string, std::string, std::uint32_t>> frames_;
 };
 
 class Converter {
@@ -150,9 +151,8 @@ PytorchTrace Converter::run() {
   marks_until(INT64_MAX);
   find_held();
   if (trace_.held) trace_.held->events = before_worst;
+  stacks_.move_into(trace_.stacks);
   name_unknown();
-  trace_.stacks.frames = std::move(stacks_.stacks.frames);
-  trace_.stacks.stacks = std::move(stacks_.stacks.stacks);
   trace_.device = device_;
   trace_.damage = memory_.damage();
   return std::move(trace_);
@@ -160,7 +160,7 @@ PytorchTrace Converter::run() {
 
 // Where other blocks have stacks, it is known why these have none.
 void Converter::name_unknown() {
-  TraceStacks& known = stacks_.stacks;
+  TraceStacks& known = trace_.stacks;
   if (known.stacks.size() < 2) return;
   std::uint32_t early = 0, passing = 0, later = 0;
   const auto stack_of = [&](std::uint32_t& stack, std::string_view text) {
@@ -173,10 +173,10 @@ void Converter::name_unknown() {
   };
   // A stack with C++ frames is never empty; one of Python's is, in the engine's threads.
   const bool python_only = std::all_of(known.frames.begin(), known.frames.end(), is_python);
-  for (std::size_t block = 0; block < trace_.stacks.of_block.size(); ++block) {
-    std::uint32_t& stack = trace_.stacks.of_block[block];
+  for (std::size_t block = 0; block < known.of_block.size(); ++block) {
+    std::uint32_t& stack = known.of_block[block];
     if (stack != 0) continue;
-    if (block < trace_.stacks.early_blocks) {
+    if (block < known.early_blocks) {
       stack = stays_[block]
                   ? stack_of(early, kEarlyBlocks)
                   : stack_of(passing, history().empty() ? kUnrecordedBlocks : kPassingBlocks);

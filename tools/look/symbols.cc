@@ -25,6 +25,7 @@
 #include <string_view>
 #include <utility>
 
+#include "look/numbering.h"
 #include "observe/own_frames.h"
 
 namespace weir {
@@ -215,7 +216,7 @@ ReadableStacks readable_stacks(const Recording& recording, Paths paths,
                                std::chrono::milliseconds limit) {
   std::vector<RecordedFrame> frames = resolved(recording, Clock::now() + limit);
   ReadableStacks readable;
-  std::map<std::vector<std::uint32_t>, std::uint32_t> known;
+  Numbering<std::vector<std::uint32_t>> stacks;
   for (std::vector<std::uint32_t> stack : recording.stacks) {
     std::erase_if(stack, [&](std::uint32_t frame) {
       return frame >= frames.size() || is_noise(frames[frame]);
@@ -224,11 +225,9 @@ ReadableStacks readable_stacks(const Recording& recording, Paths paths,
       return !is_own_function(frames[frame].function);
     });
     stack.erase(stack.begin(), first);
-    const auto next = static_cast<std::uint32_t>(readable.stacks.size());
-    const auto [at, is_new] = known.try_emplace(stack, next);
-    if (is_new) readable.stacks.push_back(std::move(stack));
-    readable.number.push_back(at->second);
+    readable.number.push_back(stacks.of(stack));
   }
+  readable.stacks = stacks.take();
   static_cast<CallStacks&>(readable) = calls_of(std::move(frames), readable.stacks);
   if (paths == Paths::full) return readable;
   for (RecordedFrame& frame : readable.frames) frame.file = short_path(frame.file);

@@ -94,7 +94,6 @@ class Recording {
       // What pictures show of a stack: the program's own calls; and all of it.
       stacks: header.calls.map(([frames]) => frames),
       naming: header.calls.map(([, named, via]) => ({named, via})),
-      wholeStacks: header.stacks,
       callsOfStack: header.calls_of_stack,
       purposeOfStack: header.purposes,  // by whole stack; empty: not told
       marks: header.marks.map(([time, text]) => ({time, text})),
@@ -104,6 +103,10 @@ class Recording {
     const counts = header.counts;
     const read = (name, count, how) => readColumn(columns.get(name), count, how);
     const kDifferences = {signed: true, summed: true};
+    const frames = read('stack_frames', header.calls_of_stack.length);
+    const all = read('stack_frame', d3.sum(frames), {as: Uint32Array});
+    let begin = 0;
+    this.wholeStacks = Array.from(frames, (count) => all.subarray(begin, begin += count));
     this.count = counts.blocks;
     this.#readBlocks(read, counts, kDifferences);
     this.setSteps(read('step_time', counts.steps), read('step', counts.steps, {as: Int32Array}));
@@ -112,11 +115,11 @@ class Recording {
     this.reservedBytes = read('reserved_bytes', counts.reserved, kDifferences);
     this.pageEvents = {
       count: counts.pages,
-      kind: read('page_kind', counts.pages),
+      kind: read('page_kind', counts.pages, {as: Uint8Array}),
       time: read('page_time', counts.pages, kDifferences),
-      step: read('page_step', counts.pages, kDifferences),
-      page: read('page_id', counts.pages, kDifferences),
-      heap: read('page_heap', counts.pages),
+      step: read('page_step', counts.pages, {...kDifferences, as: Uint32Array}),
+      page: read('page_id', counts.pages, {...kDifferences, as: Uint32Array}),
+      heap: read('page_heap', counts.pages, {as: Uint32Array}),
       address: read('page_address', counts.pages, kDifferences),
       bytes: read('page_bytes', counts.pages),
     };
@@ -292,7 +295,7 @@ class Recording {
     return this.stacks[this.callsOfStack[whole]];
   }
   frameTexts(frames) {
-    return frames.map((frame) => this.frameText(frame));
+    return Array.from(frames, (frame) => this.frameText(frame));
   }
 
   // The address that the program had it at: Weir's replay has others.
