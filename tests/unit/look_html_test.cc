@@ -90,6 +90,17 @@ TEST(HtmlData, HasBlocksInOrderWithTheirEnds) {
   EXPECT_EQ(data.header["duration"], 7000);
 }
 
+TEST(HtmlData, PagesInARowThatAreLeasedAtOnceAreOneEntry) {
+  Recording recording;
+  for (const std::uint32_t id : {1U, 2U, 3U, 5U})
+    recording.events.push_back({.kind = EventKind::create, .page = {id}, .bytes = 2_MiB});
+  for (const std::uint32_t id : {1U, 2U, 3U, 5U})
+    recording.events.push_back({.kind = EventKind::lease, .page = {id}, .bytes = 2_MiB});
+  const Decoded data(data_of(recording));
+  EXPECT_THAT(data.columns.at("page_kind"), ElementsAre(0, 0, 0, 0, 4, 4));
+  EXPECT_THAT(data.columns.at("page_further"), ElementsAre(0, 0, 0, 0, 2, 0));
+}
+
 TEST(HtmlData, TellsApartWhatHappenedAtTheSameTime) {
   HandMade hand = HandMade()
                       .allocate(0x200000, 512_B)
@@ -173,7 +184,7 @@ TEST(HtmlData, ColumnsFitWhateverTheEvents) {
          {"under", "address", "bytes", "slack", "heap", "stack", "flags", "reused", "fences"})
       ASSERT_EQ(data.columns.at(name).size(), blocks) << name << ", seed " << seed;
     for (const char* name : {"page_kind", "page_time", "page_step", "page_id", "page_heap",
-                             "page_address", "page_bytes"})
+                             "page_address", "page_bytes", "page_further"})
       ASSERT_EQ(data.columns.at(name).size(), counts["pages"]) << name << ", seed " << seed;
     ASSERT_EQ(data.columns.at("fence_stream").size(), counts["fences"]);
     const std::vector<std::uint64_t>& calls = data.columns.at("stack_frames");

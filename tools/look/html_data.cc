@@ -178,19 +178,32 @@ class Writer {
     HtmlColumn& heap = columns_.emplace_back("page_heap");
     HtmlColumn& address = columns_.emplace_back("page_address");
     HtmlColumn& bytes = columns_.emplace_back("page_bytes");
+    HtmlColumn& further = columns_.emplace_back("page_further");  // so many pages, in a row
     constexpr EventKind kKinds[] = {EventKind::create, EventKind::release, EventKind::map,
                                     EventKind::unmap,  EventKind::lease,   EventKind::unlease};
     std::uint32_t place = 0;
+    Event first;  // of the pages in a row that are leased at once, or given back
+    std::ptrdiff_t steps = 0;
+    std::uint64_t more = 0;
     for (const Event& event : recording_.events) {
       const std::uint32_t at = place++;
       // A heap may lease pages before it has a block, and without ever having one.
       if (event.kind == EventKind::heap_open) heap_of(event.heap, event.stream, event.pool);
       const auto* const found = std::find(std::begin(kKinds), std::end(kKinds), event.kind);
       if (found == std::end(kKinds)) continue;
+      const auto next = std::lower_bound(step_events_.begin(), step_events_.end(), at);
+      const bool is_use = event.kind == EventKind::lease || event.kind == EventKind::unlease;
+      if (is_use && event.kind == first.kind && event.time == first.time &&
+          event.heap == first.heap && event.page.value == first.page.value + more + 1 &&
+          next - step_events_.begin() == steps) {
+        ++more;
+        continue;
+      }
+      if (page_count_ > 0) further.add(more);
+      first = event, steps = next - step_events_.begin(), more = 0;
       kind.add(static_cast<std::uint64_t>(std::distance(std::begin(kKinds), found)));
       time.add_difference(since_begin(event.time));
-      step.add_difference(static_cast<std::uint64_t>(std::distance(
-          step_events_.begin(), std::lower_bound(step_events_.begin(), step_events_.end(), at))));
+      step.add_difference(static_cast<std::uint64_t>(steps));
       page.add_difference(event.page.value);
       heap.add(event.heap.value);
       address.add_difference(event.address.value);
@@ -198,6 +211,7 @@ class Writer {
       bytes.add(is_page ? event.bytes.count : 0);  // of others the page has them
       ++page_count_;
     }
+    if (page_count_ > 0) further.add(more);
   }
 
   // Rare events, shown as marks above the memory.

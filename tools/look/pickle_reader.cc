@@ -275,11 +275,8 @@ bool PickleParser::text(unsigned char opcode) {
   const std::optional<std::uint64_t> length = little_endian(width);
   if (!length) return true;
   const char* const bytes = bytes_.take(*length);
-  if (bytes == nullptr) {
-    wrong("the pickle ends within this string: it was cut off");
-  } else {
-    push({Kind::string, &*pickle_.strings_.emplace(bytes, *length).first});
-  }
+  if (bytes == nullptr) return wrong("the pickle ends within this string: it was cut off"), true;
+  push({Kind::string, &*pickle_.strings_.emplace(bytes, *length).first});
   return true;
 }
 
@@ -363,11 +360,8 @@ bool PickleParser::container(unsigned char opcode) {
     case kAppend:
     case kSetItem: {
       const std::size_t count = opcode == kAppend ? 1 : 2;
-      if (stack_.size() < count) {
-        wrong("a value for a list or dictionary is missing");
-      } else {
-        extend(opcode == kAppend ? Kind::list : Kind::dict, stack_.size() - count);
-      }
+      if (stack_.size() < count) return wrong("a value for a list or dictionary is missing"), true;
+      extend(opcode == kAppend ? Kind::list : Kind::dict, stack_.size() - count);
       return true;
     }
     case kAppends:
@@ -383,24 +377,14 @@ bool PickleParser::container(unsigned char opcode) {
 
 bool PickleParser::tuple(unsigned char opcode) {
   std::optional<std::size_t> from;
-  switch (opcode) {
-    case kTuple:
-      if (!(from = last_mark())) return true;
-      break;
-    case kEmptyTuple:
-    case kTuple1:
-    case kTuple2:
-    case kTuple3: {
-      const std::size_t count = opcode == kEmptyTuple ? 0 : std::size_t{opcode} - kTuple1 + 1;
-      if (stack_.size() < count) {
-        wrong("a value for a tuple is missing");
-        return true;
-      }
-      from = stack_.size() - count;
-      break;
-    }
-    default:
-      return false;
+  if (opcode == kTuple) {
+    if (!(from = last_mark())) return true;
+  } else if (opcode == kEmptyTuple || (opcode >= kTuple1 && opcode <= kTuple3)) {
+    const std::size_t count = opcode == kEmptyTuple ? 0 : std::size_t{opcode} - kTuple1 + 1;
+    if (stack_.size() < count) return wrong("a value for a tuple is missing"), true;
+    from = stack_.size() - count;
+  } else {
+    return false;
   }
   const Values values = Values(stack_).subspan(*from);
   Kept* const tuple = kept(Kept{});

@@ -202,7 +202,7 @@ class Builder {
       reservedTime: Float64Array.from(this.reserved, ([time]) => time),
       reservedBytes: Float64Array.from(this.reserved, ([, bytes]) => bytes),
       pageEvents: {
-        count: 0, kind: none, time: none, step: none, page: none, heap: none, address: none, bytes: none
+        count: 0, kind: none, time: none, step: none, page: none, heap: none, address: none, bytes: none, further: none
       },
       hostWaits: [], happenings: [], waits: {time: none, stream: none, other: none},
       otherPeakReserved: 0, otherTime: none, otherBytes: none, heapOfId: new Map(this.streams.map((_, i) => [i, i])),

@@ -14,7 +14,7 @@ const kPageEvent = {
 // idle), lastHeap (id; of the latest event about it), mappings: [address], used: [{from, bytes,
 // block}]}.
 function pagesAt(recording, moment) {
-  const {count, kind, time, step, page, heap, address, bytes} = recording.pageEvents;
+  const {count, kind, time, step, page, heap, address, bytes, further} = recording.pageEvents;
   const pages = new Map();
   for (let i = 0; i < count; ++i) {
     if (step[i] > moment.step && (step[i] > moment.step + 1 || time[i] > moment.time)) break;
@@ -23,14 +23,16 @@ function pagesAt(recording, moment) {
       pages.set(id, {id, bytes: bytes[i], heap: -1, lastHeap: -1, mappings: [], used: []});
       continue;
     }
-    const one = pages.get(id);
-    if (one === undefined) continue;  // what was dropped
-    if (kind[i] >= kPageEvent.map && kind[i] !== kPageEvent.unmap) one.lastHeap = heap[i];
-    if (kind[i] === kPageEvent.release) pages.delete(id);
-    if (kind[i] === kPageEvent.map) one.mappings.push(address[i]);
-    if (kind[i] === kPageEvent.unmap) one.mappings = one.mappings.filter((a) => a !== address[i]);
-    if (kind[i] === kPageEvent.lease) one.heap = recording.heapOfId.get(heap[i]) ?? -1;
-    if (kind[i] === kPageEvent.unlease) one.heap = -1;
+    for (let n = 0; n <= further[i]; ++n) {
+      const one = pages.get(id + n);
+      if (one === undefined) continue;  // what was dropped
+      if (kind[i] >= kPageEvent.map && kind[i] !== kPageEvent.unmap) one.lastHeap = heap[i];
+      if (kind[i] === kPageEvent.release) pages.delete(id);
+      if (kind[i] === kPageEvent.map) one.mappings.push(address[i]);
+      if (kind[i] === kPageEvent.unmap) one.mappings = one.mappings.filter((a) => a !== address[i]);
+      if (kind[i] === kPageEvent.lease) one.heap = recording.heapOfId.get(heap[i]) ?? -1;
+      if (kind[i] === kPageEvent.unlease) one.heap = -1;
+    }
   }
   const all = [...pages.values()].sort((a, b) => a.id - b.id);
   findUsed(recording, moment.step, all);

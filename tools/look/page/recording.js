@@ -122,6 +122,7 @@ class Recording {
       heap: read('page_heap', counts.pages, {as: Uint32Array}),
       address: read('page_address', counts.pages, kDifferences),
       bytes: read('page_bytes', counts.pages),
+      further: read('page_further', counts.pages, {as: Uint32Array}),
     };
     this.#readHappenings(read, counts, kDifferences);
     this.waits = {
