@@ -411,7 +411,8 @@ class SimNccl final : public Nccl {
     std::shared_ptr<SimLine>& line = of.lines[{list, party}];
     if (line != nullptr) return line;
     const std::size_t parties = ranks.size();
-    of.comm->launched.try_emplace(list, std::move(ranks), std::vector<std::uint64_t>(parties));
+    of.comm->launched.try_emplace(
+        list, SimWorld::State::Launched{std::move(ranks), std::vector<std::uint64_t>(parties)});
     return line = std::make_shared<SimLine>(world_, of.comm, of.rank, list, party);
   }
 
