@@ -42,7 +42,8 @@ class Ladder {
   Error out_of_memory(const BlockRequest& request) const;
 
  private:
-  // The rungs. Each returns whether it may have helped. Error: nothing else will.
+  // The rungs. Each returns whether it may have helped. Errors: capture (this rung could not,
+  // others may); any other: nothing else will.
   Result<bool> call_at_miss(const BlockRequest& request);
   Result<bool> free_what_is_due(const BlockRequest& request);
   Result<bool> take_idle_pages_of_pools(const BlockRequest& request);

@@ -11,7 +11,7 @@ StreamHeap::StreamHeap(HeapId id, std::uint64_t stream, MemoryKind memory, Obser
       held_(*this, mutex_, served_),
       served_(id, stream, memory, observer, &mutex_) {}
 
-// Of no pool, it serves no stream.
+// Fast paths are the device heap's own (pool 0).
 void StreamHeap::serve(std::uint64_t stream) {
   serves_ = stream;
   const bool fast_paths = serves_ != kNoStream && fast_paths_ && !recording_ && pool() == 0 &&

@@ -135,7 +135,7 @@ class StreamHeap {
 
   alignas(64) mutable Mutex mutex_;
   std::uint64_t serves_ WEIR_GUARDED_BY(mutex_) = kNoStream;  // Stream::id; kNoStream: it is closed
-  // For the fast paths: kNoStream where every call is recorded, or the heap is closed.
+  // For the fast paths: kNoStream where serve() allows none.
   std::uint64_t fast_stream_ WEIR_GUARDED_BY(mutex_) = kNoStream;
   bool fast_paths_ WEIR_GUARDED_BY(mutex_) = true;
   bool recording_ WEIR_GUARDED_BY(mutex_);

@@ -94,7 +94,7 @@ Plan Placer::remembered(Request& request) {
   return found || !may_wait ? found : waits;
 }
 
-// Requests of up to a page go to a run's end, larger ones to its start, so that they come to lie
+// Requests of up to kPageMost go to a run's end, larger ones to its start, so that they come to lie
 // apart, and the pages between them stay whole. A graph pool, whose pages are small, is packed from
 // its low end: what its graphs keep of it never moves.
 Plan Placer::free_run(Request& request) {

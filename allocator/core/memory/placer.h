@@ -57,11 +57,13 @@ class Placer {
 
   // --- The steps.
 
-  // The first place remembered for the request that is free and needs no wait for a recent use. If
-  // all need one, the first of them: a repeating program waits where it waited the last time, since
-  // otherwise all that follows would have to be placed anew.
+  // The first place remembered for the request that is free and needs no wait to be avoided. Under
+  // ReusePolicy::balanced else the first that another stream's recent use is to be waited for: a
+  // repeating program waits where it waited the last time, since otherwise all that follows would
+  // have to be placed anew.
   Plan remembered(Request& request);
-  // The first run that fits, of a few, that has no recent use.
+  // The first run that fits, of a few, that needs no wait to be avoided; in a graph pool the
+  // lowest.
   Plan free_run(Request& request);
   // New pages behind the free bytes at the end of the row, or before a hole in it, as far as they
   // cost next to nothing.

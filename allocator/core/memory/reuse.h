@@ -32,9 +32,10 @@ class Reuse {
 
   // How the reuse policy sees the wait that the request's stream needs for these bytes of a run.
   enum class Wait : std::uint8_t {
-    none,       // no wait; or one for uses that are long past, and likely over
+    none,       // none; or one for uses that are long past, and likely over; always under `wait`
     elsewhere,  // the stream freed the bytes itself, but other streams were named that use them
-    recent,     // another stream used them not long ago; or the request may not have them
+    recent,     // another stream's, used not long ago (Trust::context: whenever it was); or the
+                // request may not have the bytes
   };
   Wait wait_needed(Request& request, const Tile* head, Range home);
   // The same for a row whose bytes are free.
