@@ -186,7 +186,7 @@ void* DeviceMemory::allocate_from(SegmentPool& source, Bytes bytes, const Stream
        {ErrorCode::out_of_memory, "the allocator of the memory pool in use has no more"});
 }
 
-// The one retry of a request that found no memory: what may be freed for it goes first.
+// Once for a request that found no memory: what may be freed for it goes before the last retry.
 void DeviceMemory::begin_retry() {
   finish_frees(frees_.wait_and_take_done());
   statistics_.count(&Counts::retries);

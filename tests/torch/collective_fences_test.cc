@@ -88,6 +88,21 @@ TEST_F(CollectiveFencesOf, AStreamThatIsSaidToHaveWaitedTakesTheMemoryWithoutAWa
   backend_.raw_delete(next);
 }
 
+// Less is known then: whoever gets the memory waits once more.
+TEST_F(CollectiveFencesOf, AWaitThatCantBeNotedFailsNoCall) {
+  void* const block = allocate(kBytes);
+  write(block, kBytes);
+  all_reduce(block, 5_ms)->join();
+  ASSERT_TRUE(fence_.has_value());
+  constexpr int kNoDevice = 64;
+  EXPECT_NO_THROW(fences_.note_waited(kNoDevice, *fence_));
+  backend_.raw_delete(block);
+  void* const next = allocate(kBytes);
+  write(next, kBytes);
+  EXPECT_EQ(sim_.race_count(), 0u);
+  backend_.raw_delete(next);
+}
+
 // PyTorch #188655: made on one stream, reduced and waited for on another, dropped.
 TEST_F(CollectiveFencesOf, AWaitOnAnotherStreamThanTheTensorsIsRight) {
   const Stream side = streams_.add();

@@ -101,10 +101,14 @@ std::optional<Fence> CollectiveFences::take_fence(const CommStreamKey& key, Oper
 }
 
 // An error here means that less is known, and no more.
-void CollectiveFences::note_waited(int device, Fence fence) {
+void CollectiveFences::note_waited(int device, Fence fence) noexcept {
   if (memory_is_gone()) return;
-  DeviceMemory& memory = backend_.memory(device);
-  memory.heap().note_waited(current_stream(memory), fence);
+  try {
+    DeviceMemory& memory = backend_.memory(device);
+    memory.heap().note_waited(current_stream(memory), fence);
+  } catch (const std::exception& error) {
+    warn("a wait for an operation of torch.distributed is not noted", error);
+  }
 }
 
 void CollectiveFences::record_uses(Operation& operation) noexcept {

@@ -27,7 +27,7 @@ class CollectiveFences final : public CollectiveMemory {
 
   std::optional<Fence> fence(const CommStreamKey& stream, Operation& operation,
                              c10::function_ref<void()> join) override;
-  void note_waited(int device, Fence fence) override;
+  void note_waited(int device, Fence fence) noexcept override;
   void record_uses(Operation& operation) noexcept override;
   void on_current_stream(int device, Operation& operation) noexcept override;
 
