@@ -148,6 +148,31 @@ TEST_F(SleepFixture, AMappingThatCanNeitherBeUsedNorTakenBackIsTriedAgain) {
   free_all();
 }
 
+// A wake fails at a copy, the program frees blocks, and the second sleep gives idle pages away: the
+// second wake fills none of them.
+TEST_F(SleepFixture, PagesThatGoBetweenTwoSleepsAreFilledNoMore) {
+  std::uint64_t nth = 1;
+  for (bool hit = true; hit && !HasFailure(); ++nth) {
+    std::vector<void*> passing;
+    for (int i = 0; i < 4; ++i) {
+      passing.push_back(written(50_MiB, a_));
+      written(50_MiB, a_);
+    }
+    ok(heap_->tags().sleep());
+    device_.fail(DeviceCall::copy_to_device, nth);
+    const bool woke = heap_->tags().wake().ok();
+    hit = device_.forget_faults() == 0;
+    EXPECT_EQ(woke, !hit);
+    for (void* const block : passing) free(block);
+    ok(heap_->tags().sleep());
+    EXPECT_EQ(device_.physical_bytes(), 0_B);
+    ok(heap_->tags().wake());
+    expect_sound();
+    expect_intact();
+    free_all();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryCall, SleepFaults, testing::ValuesIn(kCalls),
                          [](const auto& tested) { return std::string(name_of(tested.param)); });
 
