@@ -46,6 +46,9 @@ bool fits_somehow(const Answer& answer) {
          std::ranges::any_of(answer.ways, [](const suite::FitWay& way) { return *way.fits; });
 }
 
+// Beyond it a factor says that next to nothing comes and goes, and no more.
+constexpr int kMostTold = 100;
+
 std::string fit_text(const Answer& answer) {
   const std::string devices = devices_text(answer.origin);
   std::string text = printable(answer.program) + (devices.empty() ? "" : " (" + devices + ")");
@@ -68,7 +71,9 @@ std::string fit_text(const Answer& answer) {
       row.emplace_back(!*way.fits                ? "out of memory"
                        : way.held <= *answer.gpu ? "fits"
                                                  : "fits, cached memory given back");
-      row.push_back(way.may_grow ? fmt::format("{:.2f} times", *way.may_grow) : "-");
+      row.push_back(!way.may_grow               ? "-"
+                    : *way.may_grow > kMostTold ? fmt::format("over {} times", kMostTold)
+                                                : fmt::format("{:.2f} times", *way.may_grow));
     }
     table.add(row);
   }

@@ -107,7 +107,8 @@ std::string held(const Report& report) {
   const Bytes unused = less(held.reserved, held.live);
   const std::string text = fmt::format("PyTorch held {}", in_words(held.reserved));
   if (unused.count * 100 < held.reserved.count) {
-    return text + fmt::format(", of which it used all but {}.", in_words(unused));
+    const std::string but = unused > 0_B ? " but " + in_words(unused) : "";
+    return text + fmt::format(", of which it used all{}.", but);
   }
   return text + fmt::format(": {} of it ({}) had no block, in pieces of at most {}.",
                             in_words(unused), percent(unused, held.reserved),
