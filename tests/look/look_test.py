@@ -342,6 +342,50 @@ class Convert(unittest.TestCase):
             pickle.dump(snapshot, file, 4)
         self.assertEqual(self.page_data()[1]["other_bytes"], [])
 
+    def report(self, events):
+        segment = {"address": 1 << 40, "stream": 0, "device": 0, "total_size": 2 << 20, "blocks": [
+            {"size": 2 << 20, "state": "active_allocated"}]}
+        with open(self.path("in.pickle"), "wb") as file:
+            pickle.dump({"segments": [segment], "device_traces": [events]}, file, 4)
+        return subprocess.run([WEIR, "report", self.path("in.pickle")], check=True, capture_output=True,
+                              text=True).stdout
+
+    def test_stacks_are_told_by_the_users_own_lines_and_name_nobodys_folders(self):
+        """As PyTorch records them by default, C++ innermost; on Windows."""
+        user = "C:\\Users\\somebody\\"
+        frames = [{"name": name, "filename": file, "line": line} for name, file, line in (
+            ("torch::unwind::unwind()", "??", 0),
+            ("torch::CapturedTraceback::gather(bool, bool, bool)", "??", 0),
+            ("at::_ops::exp::call(at::Tensor const&)", "??", 0),
+            ("softmax", user + "project\\src\\nn.py", 6),
+            ("_call_impl", user + "env\\Lib\\site-packages\\torch\\nn\\modules\\module.py", 1750),
+            ("forward", user + "project\\src\\model.py", 39))]
+        report = self.report([entry("alloc", 1 << 40, 2 << 20, 1, frames=frames)])
+        self.assertIn("  softmax (nn.py:6) · exp < forward (model.py:39) ", report)
+        run("timeline", self.path("in.pickle"), "--to", "csv", "-o", self.path("out.csv"))
+        with open(self.path("out.csv"), encoding="utf-8") as file:
+            told = file.read() + report + json.dumps(self.page_data()[0])
+        self.assertIn("project/src/nn.py", told)
+        self.assertNotIn("somebody", told)
+
+    def test_a_history_without_times_is_told_by_the_numbers_of_its_events(self):
+        events = [entry("alloc", 1 << 40, 2 << 20, 1), entry("free_completed", 1 << 40, 2 << 20, 2)]
+        for event in events:
+            del event["time_us"]
+        report = self.report(events)
+        self.assertRegex(report, r"^At its peak, after event \d, 2.00 MiB was live ")
+        self.assertIn("the file has no times", report)
+        self.assertNotRegex(report, r"\d [mnu]?s\b")
+
+    def test_what_others_call_a_log_or_a_timeline_is_told_what_it_should_be(self):
+        log = b"[777419][16:47:00:093520][info  ] ----- RMM LOG BEGIN [PTDS DISABLED] -----\n"
+        for name, content in (("rmm_log.txt", log), ("timeline.raw.gz", gzip.compress(b'[[1, 0, 512, 3]]'))):
+            with open(self.path(name), "wb") as file:
+                file.write(content)
+            error = run("report", self.path(name), expect=3)
+            self.assertIn(f"{name}: a file of no known kind; ", error)
+            self.assertIn("RMM_LOG_FILE", error)
+
     def test_what_is_no_plain_data_is_refused(self):
         for value in ({"a": {1, 2}}, b"bytes", complex(1, 2), Convert.test_another_device):
             with open(self.path("in.pickle"), "wb") as file:
