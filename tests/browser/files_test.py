@@ -220,7 +220,7 @@ class Dropped(PageTest):
     def test_what_cannot_be_read_is_said_and_another_file_is_taken(self):
         whole = pickle.dumps(self.snapshot(), protocol=4)
         for name, content, why in (("cut.pickle", whole[:len(whole) // 2], "cut off or damaged at byte"),
-                                   ("code.pickle", pickle.dumps(print, protocol=4), "more than plain data"),
+                                   ("code.pickle", pickle.dumps(print, protocol=4), "may run code"),
                                    ("list.pickle", pickle.dumps([1, 2]), "no memory snapshot of PyTorch's"),
                                    ("text.txt", b"hello", "neither a snapshot of PyTorch's nor a trace")):
             self.give(self.file(name, content))

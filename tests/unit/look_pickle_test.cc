@@ -65,7 +65,8 @@ TEST(PickleReader, RefusesWithPlaceAndReason) {
       {"\x80\x02NN.", "byte 4: the end"},
       {"\x80\x02"
        "cos\nsystem\n.",
-       "byte 2: opcode 0x63 makes more than plain data"},
+       "byte 2: opcode 0x63 may run code, and is refused"},
+      {"# no pickle", "byte 0: no pickle begins so; torch.cuda.memory._dump_snapshot() writes one"},
       {"\x80\x02)R.", "byte 3: opcode 0x52"},
       {"\x80\x02X\xff\xff\xff\x7f"
        "ab",

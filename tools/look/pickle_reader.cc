@@ -425,7 +425,8 @@ void PickleParser::control(unsigned char opcode) {
     pickle_.root_ = stack_.back();
     done_ = true;
   } else {
-    wrong(fmt::format("opcode 0x{:02x} makes more than plain data, and is refused", opcode));
+    wrong(opcode_at_ == 0 ? "no pickle begins so; torch.cuda.memory._dump_snapshot() writes one"
+                          : fmt::format("opcode 0x{:02x} may run code, and is refused", opcode));
   }
 }
 

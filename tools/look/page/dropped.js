@@ -92,7 +92,7 @@ function unpickled(bytes) {
       const code = view.getUint8(at++);
       if (code === 0x2e) return top();
       if (table[code] === undefined)
-        throw new Error(`byte ${formatCount(at - 1)} would make more than plain data: write it with _dump_snapshot()`);
+        throw new Error(`byte ${formatCount(at - 1)} may run code: write it with _dump_snapshot()`);
       table[code]();
     }
   } catch (error) {
