@@ -53,10 +53,12 @@ std::string fit_text(const Answer& answer) {
   const std::string devices = devices_text(answer.origin);
   std::string text = printable(answer.program) + (devices.empty() ? "" : " (" + devices + ")");
   const std::string live = in_words(answer.peak_live);
-  text += answer.shows_peak
-              ? fmt::format(" needs {} at its peak", live)
-              : fmt::format(" has {} live at the file's beginning, and may have had more before it",
-                            live);
+  text +=
+      answer.shows_peak
+          ? fmt::format(" needs {} {}", live,
+                        answer.recorded.needs > 0_B ? "up to the failed request" : "at its peak")
+          : fmt::format(" has {} live at the file's beginning, and may have had more before it",
+                        live);
   if (answer.going > 0_B) {
     text += fmt::format(", {} of it for blocks that come and go", in_words(answer.going));
   }

@@ -411,7 +411,7 @@ class Failed(PageTest):
         self.assertEqual(self.text(".title h2"), "When the request failed: 10 MiB in 1 block")
         self.assertTrue(self.text(".failure").startswith(
             "Out of memory on device 0 of 2: 15.0 MiB wanted at 7.00 ms by loss (model.py:9); 10.0 MiB was live, 10.0 MiB unused"))
-        self.assertTrue(self.text(".advice").startswith("No setting helps: 26.0 MiB is needed at least, and "))
+        self.assertTrue(self.text(".advice").startswith("No setting is enough alone: up to the failed request it needs "))
         self.assertEqual(sum("recompute activations" in each.text for each in self.find_all(".advice")), 1)
         self.assertIn("forward (model.py:7)", self.text(".largest"))
         self.assertIn("device 0 of 2, the only one used", self.text("body"))

@@ -233,7 +233,7 @@ TEST_F(BenchCommand, FitClaimsNoLessThanTheFileShowsForTheSameSettings) {
         weir("fit " + file).out,
         StartsWith(
             "held (device 1 of 2, which ran out of memory; --device shows 0 (held 2.00 MiB)) "
-            "needs 42.0 MiB at\n"));
+            "needs 42.0 MiB up to\nthe failed request, "));
   }
   std::string snapshot = kHeldMore;  // settings that no row has by default
   snapshot.replace(snapshot.find("SETTING"), 7, "false");

@@ -229,7 +229,13 @@ std::string either(const FitWay* torch, const FitWay* weir, Bytes most, const Py
   return text;
 }
 
-// "A batch about 0.93 times as large fits with expandable_segments:True."
+// "expandable_segments:True", as an option names it; of the default settings: in words.
+std::string own_setting(const FitWay& way) {
+  const std::string whole = setting(way);
+  return whole.substr(whole.find('=') + 1);
+}
+
+// "; a batch at most 0.93 times as large gets past this request with PYTORCH_CUDA_ALLOC_CONF=..."
 std::string smaller_batch(const Served& served, const RecordedFit& recorded,
                           const std::vector<FitWay>& ways) {
   const auto least = [](const FitWay& a, const FitWay& b) { return a.replayed < b.replayed; };
@@ -238,8 +244,13 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
   const auto factor =
       served.shrinking(maker_of(settings[static_cast<std::size_t>(best - ways.begin())]));
   if (!factor) return {};
-  return fmt::format(" A batch about {:.2f} times as large fits{}.", *factor,
-                     best->is_recorded ? "" : " with " + setting(*best));
+  std::string text =
+      fmt::format("; a batch at most {:.2f} times as large gets past this request", *factor);
+  if (best->is_recorded) return text;
+  text += " with " + setting(*best);
+  const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
+  const bool has_own = own != ways.end() && own_settings(recorded) != TorchSettings{};
+  return has_own ? text + " in place of " + own_setting(*own) : text;
 }
 
 std::string unknown_help(const Served& served) {
@@ -251,29 +262,31 @@ std::string unknown_help(const Served& served) {
 
 Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes there,
                       const std::vector<FitWay>& ways) {
-  const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
+  const auto fit = [](const FitWay& way) { return *way.fits; };
+  const FitWay* const torch = tightest(ways, true, fit);
+  const std::string fits = either(torch, tightest(ways, false, fit), there, file);
   // The model fails where PyTorch did, unless what filled the memory is not in the file, or a real
   // device served it otherwise.
-  const bool is_cut = own != ways.end() && own->replayed <= there;
-  const FitWay* const torch = tightest(ways, true, [&](const FitWay& way) {
-    return *way.fits && (!is_cut || way.name.find("expandable") != std::string::npos);
-  });
-  const std::string fits = either(
-      torch, tightest(ways, false, [](const FitWay& way) { return *way.fits; }), there, file);
-  if (!fits.empty()) {
-    std::string text = fmt::format("What helps: {}, of the {} there were.", fits, in_words(there));
-    if (is_cut) {
-      text += fmt::format(
-          " Replayed with {}, as it ran, PyTorch does not fail: its settings can't be judged.",
-          setting(*own));
-    }
-    return {.text = std::move(text)};
+  const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
+  std::string doubt;
+  if (own != ways.end() && own->replayed <= there) {
+    doubt = fmt::format(" A replay with your setting ({}) has enough memory{}.", own_setting(*own),
+                        torch != nullptr ? " too: what filled the memory may not be in the file"
+                                         : ", so other settings can't be judged");
   }
+  if (!fits.empty()) {
+    return {.text = fmt::format("What helps: {}, of the {} there were.{}", fits, in_words(there),
+                                doubt)};
+  }
+  if (!doubt.empty()) return {.text = "What helps is not known." + doubt};
   if (!file.failed_with) return {.text = unknown_help(served)};
-  const Bytes least = std::ranges::min(ways, {}, &FitWay::held).held;
-  return {.text = fmt::format("No setting helps: {} is needed at least, and {} there was.",
-                              in_words(std::max(least, served.peak_live())), in_words(there)) +
-                  smaller_batch(served, recorded_by(file), ways),
+  // Less may be live than there was, and every allocator hold more.
+  const Bytes live = served.peak_live();
+  const Bytes needs = live > there ? live : std::ranges::min(ways, {}, &FitWay::held).held;
+  return {.text = fmt::format("No setting is enough alone: up to the failed request it needs {}, "
+                              "and this program could have at most {}{}.",
+                              in_words(needs), in_words(there),
+                              smaller_batch(served, recorded_by(file), ways)),
           .needs_less = true};
 }
 
