@@ -61,14 +61,11 @@ class MomentPanel {
 
   #tellWhy() {
     const {recording: r} = this.chart;
-    const {blocks, live, trough, came, gone} = this.figures;
+    const {blocks, live, came, gone} = this.figures;
     const parts = [this.#mostOfIt()];
     if (this.hasTrough) {
-      const since = this.moment.time - r.stepTime[trough];
       const went = gone.bytes < came.bytes / 100 ? '' : `, while ${formatBytes(gone.bytes)} was freed`;
-      parts.push(
-          `${formatBytes(came.bytes)} of all ${formatBytes(live)} came ` +
-          `${since === 0 ? '' : `in the ${formatDuration(since)} `}since memory was last low${went}.`);
+      parts.push(`${formatBytes(came.bytes)} ${this.#sinceTheDip()}${went}.`);
     }
     this.lead.textContent = blocks.length === 0 || live === 0 ? 'Nothing was live.' : parts.join(' ');
   }
@@ -77,6 +74,14 @@ class MomentPanel {
   get hasTrough() {
     const {recording: r} = this.chart;
     return !r.isMoment && this.figures.came.count > 0 && this.figures.trough >= r.initialSteps;
+  }
+
+  // "came after memory last dipped, to 65.9 GiB at 1.252 s"
+  #sinceTheDip() {
+    const {all, recording: r} = this.chart;
+    const {trough} = this.figures;
+    return `came after memory last dipped, to ${formatBytes(all.liveAfter(trough))} at ${
+        r.roughTime(r.stepTime[trough])}`;
   }
 
   // How few blocks, or which stack, are half of what is live.
@@ -209,9 +214,7 @@ class MomentPanel {
     if (this.hasTrough) {
       const note = make('p', {class: 'hint'}, this.largest);
       make('i', {'aria-hidden': 'true'}, note);
-      note.append(
-          ` came since memory was low, ${formatBytes(this.chart.all.liveAfter(trough))} at ${
-              r.roughTime(r.stepTime[trough])} `);
+      note.append(` ${this.#sinceTheDip()} `);
       make('i', {class: 'old', 'aria-hidden': 'true'}, note);
       note.append(' older');
     }
