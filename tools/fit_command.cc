@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,12 @@ bool fits_somehow(const Answer& answer) {
          std::ranges::any_of(answer.ways, [](const suite::FitWay& way) { return *way.fits; });
 }
 
+// "24gib": "24GiB".
+std::string with_usual_case(std::string size) {
+  for (char& c : size) c = c == 'i' || c == 'I' ? 'i' : static_cast<char>(std::toupper(c));
+  return size;
+}
+
 // Beyond it a factor says that next to nothing comes and goes, and no more.
 constexpr int kMostTold = 100;
 
@@ -62,9 +69,9 @@ std::string fit_text(const Answer& answer) {
   if (answer.going > 0_B) {
     text += fmt::format(", {} of it for blocks that come and go", in_words(answer.going));
   }
-  ReportTable table(answer.gpu ? "lrlr" : "lr");
+  ReportTable table(answer.gpu ? "nrnr" : "nr");
   std::vector<std::string> heading = {"allocator",
-                                      answer.gpu ? "holds without a limit" : "holds at most"};
+                                      answer.gpu ? "without a limit" : "holds at most"};
   if (answer.gpu) heading.insert(heading.end(), {"on " + in_words(*answer.gpu), "they may grow"});
   table.add(heading);
   for (const suite::FitWay& way : answer.ways) {
@@ -72,7 +79,7 @@ std::string fit_text(const Answer& answer) {
     if (answer.gpu) {
       row.emplace_back(!*way.fits                ? "out of memory"
                        : way.held <= *answer.gpu ? "fits"
-                                                 : "fits, cached memory given back");
+                                                 : "fits, cache freed");
       row.push_back(!way.may_grow               ? "-"
                     : *way.may_grow > kMostTold ? fmt::format("over {} times", kMostTold)
                                                 : fmt::format("{:.2f} times", *way.may_grow));
@@ -122,7 +129,7 @@ ExitCode run(const FitCommand& command) {
   if (!allowed) return exit_code_of(allowed);
   std::optional<Bytes> gpu;
   if (!command.gpu.empty()) {
-    const Result<Bytes> bytes = parse_bytes(command.gpu);
+    const Result<Bytes> bytes = parse_bytes(with_usual_case(command.gpu));
     if (!bytes)
       return exit_code_of(Error(bytes.error().code(), "--gpu: " + bytes.error().message()));
     if (*bytes < 1_MiB) {

@@ -106,9 +106,8 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   const std::string_view all = report.out;
   EXPECT_EQ(all.find("smaller batches"), all.rfind("smaller batches"));
   EXPECT_THAT(report.out,
-              AllOf(ContainsRegex(
-                        "device\\s1\\sof\\s3,\\swhich\\sran\\sout\\sof\\smemory;\\s--device\\sshows"
-                        "\\s0\\s\\(held\\s2.00"),
+              AllOf(ContainsRegex("device\\s1\\sof\\s3,\\swhich\\sran\\sout\\sof\\smemory;\\sdevice"
+                                  "\\s0\\sheld\\s2.00\\sMiB:\\s--device\\sshows\\sit"),
                     HasSubstr("live  Weir would hold"), HasSubstr("remainder")));
   EXPECT_THAT(report.out,
               HasSubstr("used for     blocks     bytes    share\n  activations       1"));
@@ -120,12 +119,12 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   const Finished other = weir("report --device 0 " + file);
   EXPECT_THAT(other.out, AllOf(StartsWith("At its peak, at "),
                                HasSubstr(" ns, 512 B was live in 1 block on device 0 of 3.\n")));
-  EXPECT_THAT(other.out, ContainsRegex("device 0 of 3; --device\\s+shows 1"));
+  EXPECT_THAT(other.out, ContainsRegex("device 0 of 3; device 1 held 20.0 MiB\\s+and ran out of "
+                                       "memory:\\s+--device shows it"));
   for (const std::string nth : {"2", "7"}) {
     const Finished none = weir("report --device " + nth + " " + file);
     EXPECT_EQ(none.code, 3);
-    EXPECT_THAT(none.err,
-                HasSubstr("the snapshot has nothing of device " + nth + "; it has of 0, 1"));
+    EXPECT_THAT(none.err, HasSubstr("ran_out.json: device " + nth + " was not used; name 0 or 1"));
   }
 }
 
@@ -194,19 +193,22 @@ TEST_F(LookCommands, TheThirdLineSaysWhatWouldHelp) {
     std::string name, snapshot, why, help;
   } cases[] = {
       {"split", split_memory(16, kFree),
-       "Out of memory by fragmentation: 16.0 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB "
+       "Out of memory on device 0 by fragmentation: 16.0 MiB wanted at 88.0 us; 120 MiB was live, "
+       "80.0 MiB "
        "unused in pieces of at most 8.00 MiB, 1.00 MiB free on the device.",
        "What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold 200 MiB, Weir "
        "(python -m weir run SCRIPT) 200 MiB, of the 201 MiB there were."},
       {"full", split_memory(100, kFree),
-       "Out of memory: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in pieces of "
+       "Out of memory on device 0: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in "
+       "pieces of "
        "at "
        "most 8.00 MiB, 1.00 MiB free on the device.",
        "No setting is enough alone: up to the failed request it needs 220 MiB, and this program "
        "could have at most 201 MiB; a batch at most 0.79 times as large gets past this request "
        "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."},
       {"unknown", split_memory(100, ""),
-       "Out of memory: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in pieces of "
+       "Out of memory on device 0: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in "
+       "pieces of "
        "at "
        "most 8.00 MiB.",
        "What helps is not known: the file does not say how much memory there was. 220 MiB is "
@@ -361,24 +363,27 @@ TEST_F(LookCommands, OnlyWhatStaysThroughTheRecordingIsTakenForWeights) {
   }
   EXPECT_EQ(purposes,
             (std::map<std::string, std::uint64_t>{{"weights", 10 << 20}, {"unknown", 16 << 20}}));
-  EXPECT_THAT(weir("report " + file).out,
-              AllOf(HasSubstr("\nMost of it: 16.0 MiB (61.5 %) from before the recording.\n"
-                              "No setting helps: there is at most 14.0 MiB to gain: 40.0 MiB was "
-                              "held, and 26.0 MiB live.\n"),
-                    ContainsRegex("there before the recording began +1 +10.0 MiB +38.5 %")));
+  EXPECT_THAT(
+      weir("report " + file).out,
+      AllOf(HasSubstr("\nMost of it: 16.0 MiB (61.5 %) from before the recording.\n"
+                      "No setting helps: of the 40.0 MiB held at most 14.0 MiB is to gain, all "
+                      "else is in use.\nPyTorch held 40.0 MiB: 10.0 MiB of it"),
+            ContainsRegex("there before the recording began +1 +10.0 MiB +38.5 %")));
 }
 
 TEST_F(LookCommands, AFileThatBeginsAtItsPeakOrIsOneMomentClaimsNoPeak) {
   const Finished cut = weir("report " + write("cut.json", kCut));
-  EXPECT_THAT(cut.out,
-              StartsWith("At the beginning of the recording 26.0 MiB was live in 2 blocks.\n"));
+  EXPECT_THAT(
+      cut.out,
+      StartsWith("At the beginning of the recording 26.0 MiB was live in 2 blocks on device 0.\n"));
   const Finished moment =
       weir("report " + write("moment.json", R"({"device_traces": [[]], "segments": [
     {"device": 0, "address": 4096, "total_size": 20971520, "stream": 0, "segment_type": "large",
      "blocks": [{"size": 10485760, "state": "active_allocated"},
                 {"size": 10485760, "state": "inactive"}]}]})"));
-  EXPECT_THAT(moment.out,
-              StartsWith("At the moment of the snapshot 10.0 MiB was live in 1 block.\n"));
+  EXPECT_THAT(
+      moment.out,
+      StartsWith("At the moment of the snapshot 10.0 MiB was live in 1 block on device 0.\n"));
   EXPECT_THAT(moment.out, HasSubstr("did not use at the moment of the snapshot: 10.0 MiB"));
   for (const Finished& report : {cut, moment}) {
     EXPECT_THAT(report.out, Not(ContainsRegex("its peak|the peak of live|peak of live")));
@@ -546,11 +551,50 @@ TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
             {"name": "make", "filename": "C:\\Users\\somebody\\net\\model.py", "line": 3}]}]}]}],
       "device_traces": [[]]})"));
   EXPECT_EQ(report.code, 0) << report.err;
-  EXPECT_THAT(report.out, StartsWith("At the moment of the snapshot 1.91 MiB was live in 1 block.\n"
-                                     "Most of it: 1.91 MiB (100.0 %) by make (model.py:3).\n"
-                                     "No setting helps: there is at most 94.5 KiB to gain: "));
+  EXPECT_THAT(
+      report.out,
+      StartsWith("At the moment of the snapshot 1.91 MiB was live in 1 block on device 0.\n"
+                 "Most of it: 1.91 MiB (100.0 %) by make (model.py:3).\n"
+                 "No setting helps: of the 2.00 MiB held at most 94.5 KiB is to gain, all else "
+                 "is in use.\n\n"));
   EXPECT_THAT(report.out, AllOf(HasSubstr("make (model.py:3)"), HasSubstr("the file has no times"),
                                 Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
+}
+
+TEST_F(LookCommands, WhereAllIsInUseTheVerdictSaysSoOnceAndWhatIsLeft) {
+  const Finished report = weir("report " + write("full.json", R"({"segments": [
+      {"device": 0, "address": 4096, "total_size": 2097152, "stream": 0, "blocks": [
+        {"size": 2097152, "state": "active_allocated"}]}], "device_traces": [[]]})"));
+  EXPECT_THAT(
+      report.out,
+      HasSubstr("\nNo setting helps: of the 2.00 MiB held at most 0 B is to gain, all else "
+                "is in use: load fewer or\nsmaller weights (half precision, offload).\n\n"));
+}
+
+// The autograd engine's stacks have no line of the program's.
+TEST_F(LookCommands, WhatABackwardPassMadeIsNotCountedAsTheProgramsLine) {
+  const Finished report = weir("report " + write("backward.json", R"json({"segments": [],
+      "device_traces": [[
+        {"action": "alloc", "addr": 1073741824, "size": 8388608, "stream": 0, "time_us": 1, "frames":
+          [{"name": "torch::autograd::generated::DivBackward0::apply(x)", "filename": "??", "line": 0},
+           {"name": "torch::autograd::Engine::evaluate_function(x)", "filename": "??", "line": 0}]},
+        {"action": "alloc", "addr": 1207959552, "size": 2097152, "stream": 0, "time_us": 2, "frames":
+          [{"name": "forward", "filename": "/x/model.py", "line": 7}]}]]})json"));
+  EXPECT_THAT(
+      report.out,
+      HasSubstr("\nMost of it: 8.00 MiB (80.0 %) made by DivBackward0 in the backward pass, "
+                "of no line that the file\nnames; of the program's own lines the most is "
+                "2.00 MiB (20.0 %), by forward (model.py:7).\n"));
+}
+
+TEST_F(LookCommands, RmmsDebugLogIsToldFromItsCsv) {
+  const std::string log = write("rmm.txt",
+                                "[777419][16:47:00:093520][info  ] ----- RMM LOG BEGIN [PTDS "
+                                "ENABLED] -----\n");
+  for (const std::string& command : {std::string("report "), std::string("fit ")}) {
+    EXPECT_THAT(weir(command + log).err,
+                HasSubstr("rmm.txt: RMM's debug log: Weir reads the CSV that RMM_LOG_FILE names"));
+  }
 }
 
 TEST_F(LookCommands, TheSettingThatTheProgramHadIsNotAdvised) {
@@ -564,7 +608,7 @@ TEST_F(LookCommands, TheSettingThatTheProgramHadIsNotAdvised) {
     const std::string advice = weir("report " + file).out;
     const bool advised = advice.find("ALLOC_CONF=expandable_segments:True") != std::string::npos;
     EXPECT_EQ(advised, !expandable) << advice;
-    EXPECT_EQ(advice.find("Allocate what lives long") != std::string::npos, expandable);
+    EXPECT_EQ(advice.find("long-lived") != std::string::npos, expandable);
     EXPECT_THAT(advice, HasSubstr("no stack was recorded: call\n"
                                   "torch.cuda.memory._record_memory_history() first.\n"));
   }

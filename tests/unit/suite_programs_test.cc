@@ -210,7 +210,8 @@ TEST_F(SuiteTraces, WhatIsWrongWithAnRmmLogIsSaidWithFileAndLine) {
       {"1,10:00:00.000001,allocate,0xa0,-8,0\n", ":2: '-8' is no size"},
       {"1,10:00:00.000001,allocate,0xa0,8,stream\n", ":2: 'stream' is no stream"},
       {"1,10:00:00.000001,resize,0xa0,8,0\n", ":2: 'resize' is no action"},
-      {"1,10:00:00.000001,free,0xa0,8,0", ":2: the file ends within this line"}};
+      {"1,10:00:00.000001,free,0xa0,8,0",
+       ": line 2 is incomplete: the file was cut off; copy it again"}};
   for (const auto& [line, says] : wrong) {
     const std::string path = write("wrong.csv", head + line);
     const Result<Program> program = read_program(path);

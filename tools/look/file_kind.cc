@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "look/whole_file.h"
 #include "observe/recording_format.h"
 #include "replay/gzip_file.h"
 #include "replay/rmm_log.h"
@@ -53,27 +54,27 @@ Result<FileKind> kind_of_file(const std::string& path) {
   std::array<char, kPeek> bytes{};
   const int read = file == nullptr ? -1 : gzread(file.get(), bytes.data(), kPeek);
   if (read < 0) {
-    const char* why = errno != 0 ? std::strerror(errno) : "its compressed data is damaged";
-    return Error(ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", path, why));
+    return unreadable(
+        path, errno != 0 ? std::strerror(errno) : "its compressed data is damaged: copy it again");
   }
   const std::string_view text(bytes.data(), static_cast<std::size_t>(read));
   int code = Z_OK;
   (void)gzerror(file.get(), &code);
-  if (text.empty() && code == Z_BUF_ERROR) {
-    return Error(
-        ErrorCode::invalid_input,
-        fmt::format("{}: can't be read: its compressed data was cut off: copy it again", path));
-  }
   if (text.empty()) {
-    return Error(
-        ErrorCode::invalid_input,
-        fmt::format("{}: the file is empty; name a recording, a trace or a snapshot", path));
+    return Error(ErrorCode::invalid_input,
+                 path + (code == Z_BUF_ERROR
+                             ? ": can't be read: its compressed data was cut off: copy it again"
+                             : ": the file is empty; name a recording, a trace or a snapshot"));
   }
   if (text == kRmmLogColumns) return FileKind::rmm_log;
   if (begins_trace(text)) return FileKind::trace;
   if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5) return FileKind::pickle;
   if (text[text.find_first_not_of(" \t\r\n") % text.size()] == '{') {
     return has_text(file.get(), text, kPytorchsSnapshot) ? FileKind::pickle : FileKind::json;
+  }
+  if (text[0] == '[' && has_text(file.get(), text, "RMM LOG BEGIN")) {
+    return Error(ErrorCode::invalid_input,
+                 path + ": RMM's debug log: Weir reads the CSV that RMM_LOG_FILE names");
   }
   return begins_recording(text) ? FileKind::recording : FileKind::other;
 }
@@ -82,7 +83,8 @@ Error unknown_kind(const std::string& path) {
   return {
       ErrorCode::invalid_input,
       fmt::format("{}: a file of no known kind; name a recording (WEIR_RECORD=FILE), a trace, a "
-                  "snapshot of Weir's or PyTorch's, or what RMM_LOG_FILE made RMM log",
+                  "snapshot of Weir's or PyTorch's (torch.cuda.memory._dump_snapshot() writes one "
+                  "that can be read), or what RMM_LOG_FILE made RMM log",
                   path)};
 }
 

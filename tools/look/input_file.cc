@@ -11,14 +11,12 @@
 #include <cstring>
 #include <vector>
 
+#include "look/whole_file.h"
+
 namespace weir {
 namespace {
 
 constexpr std::size_t kPiece = 1 << 20;
-
-Error unreadable(const std::string& name, const std::string& why) {
-  return {ErrorCode::invalid_input, fmt::format("{}: can't be read: {}", name, why)};
-}
 
 using Descriptor = std::shared_ptr<const int>;
 Descriptor owned(int file) {

@@ -493,10 +493,7 @@ Result<Pickle> Pickle::parse(std::string bytes, const std::string& name) {
 
 Result<Pickle> Pickle::read(const std::string& path, const Progress& progress) {
   const GzipFile file = open_gzip(path);
-  if (file == nullptr) {
-    return Error(ErrorCode::invalid_input,
-                 fmt::format("{}: can't be read: {}", path, std::strerror(errno)));
-  }
+  if (file == nullptr) return unreadable(path, std::strerror(errno));
   std::error_code unknown;
   const std::uint64_t all = std::filesystem::file_size(path, unknown);
   const auto more = [&](char* into, std::size_t most) {

@@ -355,8 +355,9 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
   if (device) {
     const bool exists = *device >= 0 && std::cmp_less(*device, found.size());
     if (!exists || (!found[static_cast<std::size_t>(*device)].is_used() && !used.empty())) {
-      return bad(name, fmt::format("the snapshot has nothing of device {}; it has of {}", *device,
-                                   used.empty() ? "no device" : used));
+      if (const auto last = used.rfind(", "); last != used.npos) used.replace(last, 2, " or ");
+      return bad(name, fmt::format("device {} was not used; {}", *device,
+                                   used.empty() ? "no other was either" : "name " + used));
     }
   } else {
     // The one that ran out; else the one that held most; else the longest history.

@@ -166,7 +166,7 @@ std::vector<Advice> further_advice(const Report& report);
 std::vector<std::string> verdict_of(const Report& report);
 // Where peak_live is: "at its peak", or what the file has in its stead.
 std::string_view when_of_peak(const Report& report);
-// "device 1 of 4; --device shows 0 (held 7.96 GiB)"; "": the file has one.
+// "device 1 of 4; device 0 held 7.96 GiB: --device shows it"; "": the file has one.
 std::string devices_text(const Origin& origin);
 
 // The verdict, and tables of at most report_width() columns. Ends with a line end.

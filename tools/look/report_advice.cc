@@ -28,7 +28,7 @@ std::string share(Bytes part, Bytes whole) {
 }
 
 constexpr std::string_view kOrder =
-    "Allocate what lives long before what lives shortly, so that free memory lies together.";
+    "Make long-lived tensors (weights, optimizer state, caches) before a step's temporary ones.";
 
 std::string_view remedy_for(Cause cause) {
   constexpr std::array<std::string_view, kCauses> kRemedies = {
@@ -209,16 +209,19 @@ std::string what_helps(const Report& report) {
     return "What helps: " + report.advice.front().evidence + " " + report.advice.front().remedy;
   }
   const Moment& moment = report.failed ? *report.failed : report.peak_live;
-  const std::vector<Share>& uses = moment.by_purpose;
   const Bytes held = report.origin.held ? report.origin.held->reserved : moment.reserved;
   const Bytes gain = held - std::min(held, moment.live);
   const bool is_much = gain >= kMuch && ratio(gain, held) >= kMuchOfReserved;
-  std::string text = help ? help->text
-                          : fmt::format("{}here is at most {} to gain: {} was held, and {} live.",
-                                        is_much ? "T" : "No setting helps: t", in_words(gain),
-                                        in_words(held), in_words(moment.live));
-  const auto use = uses.empty() ? Purpose::unknown : static_cast<Purpose>(uses.front().id);
-  return use == Purpose::unknown ? text : fmt::format("{} {}", text, remedy_for(use));
+  const auto use = static_cast<Purpose>(moment.by_purpose.empty() ? 0 : moment.by_purpose[0].id);
+  const bool is_known = use != Purpose::unknown;
+  const std::string remedy = is_known ? fmt::format(" {}", remedy_for(use)) : "";
+  if (help) return help->text + remedy;
+  const bool has_weights =
+      report.origin.is_pytorchs() && !is_known && ratio(gain, held) < kMuchOfReserved;
+  return fmt::format("{}f the {} held at most {} is to gain, all else is in use{}.{}",
+                     is_much ? "O" : "No setting helps: o", in_words(held), in_words(gain),
+                     has_weights ? ": load fewer or smaller weights (half precision, offload)" : "",
+                     remedy);
 }
 
 std::vector<Advice> further_advice(const Report& report) {

@@ -13,21 +13,25 @@ namespace {
 
 Bytes less(Bytes from, Bytes what) { return from - std::min(from, what); }
 
-std::string device_of_all(const Origin& origin) {
-  return fmt::format("device {} of {}", origin.device, origin.devices.size());
+// " on device 1 of 4"; "": no file of PyTorch's.
+std::string on_device(const Origin& origin) {
+  const std::string text = fmt::format(" on device {}", origin.device);
+  if (origin.devices.empty()) return origin.is_pytorchs() ? text : "";
+  return text + fmt::format(" of {}", origin.devices.size());
 }
 
-// "device 1 of 4, which held most": what is shown, and why.
-std::string shown_device(const Origin& origin) {
+// " on device 1 of 4, which held most": what is shown, and why.
+std::string on_shown_device(const Origin& origin) {
   const auto& all = origin.devices;
+  if (all.empty()) return on_device(origin);
   const DeviceInFile& shown = all[static_cast<std::size_t>(origin.device)];
   const bool is_only = std::ranges::count_if(all, &DeviceInFile::is_used) < 2;
   const bool has_most =
       std::ranges::max(all, {}, &DeviceInFile::peak_reserved).peak_reserved == shown.peak_reserved;
-  return device_of_all(origin) + (is_only         ? ", the only one used"
-                                  : shown.ran_out ? ", which ran out of memory"
-                                  : has_most      ? ", which held most"
-                                                  : "");
+  return on_device(origin) + (is_only         ? ", the only one used"
+                              : shown.ran_out ? ", which ran out of memory"
+                              : has_most      ? ", which held most"
+                                              : "");
 }
 
 // "1.45 s"; of a file without times "event 1,234".
@@ -62,9 +66,18 @@ std::string largest(const Report& report, const Moment& moment) {
                           share.name == kUnrecordedBlocks;
     const bool has_line = !is_early && share.name.find(kBackwardPass) == std::string::npos;
     if (!text.empty() && (!has_line || share.bytes < moment.live / 100)) continue;
-    text +=
-        fmt::format("{}{} {}{}", text.empty() ? most(share, moment) : "; by a line of the program ",
-                    part(share, moment), is_early ? "" : "by ", innermost(share.name, 2));
+    const std::string bytes = part(share, moment);
+    std::string name = innermost(share.name, 2);
+    if (text.empty()) {
+      constexpr std::string_view kNode = " (backward pass)";
+      if (const std::size_t at = name.find(kNode); at != std::string::npos) {
+        name.replace(at, kNode.size(), " in the backward pass, of no line that the file names");
+      }
+      const char* const by = is_early ? "" : has_line ? "by " : "made by ";
+      text = fmt::format("{}{} {}{}", most(share, moment), bytes, by, name);
+    } else {
+      text += fmt::format("; of the program's own lines the most is {}, by {}", bytes, name);
+    }
     if (has_line) break;
   }
   if (text.empty() && moment.by_size.empty()) text = "No stack was recorded";
@@ -84,7 +97,7 @@ std::string failed(const Report& report) {
   const std::optional<Held>& held = report.origin.held;
   const Bytes unused = held ? less(held->reserved, held->live) : 0_B;
   std::string text = "Out of memory";
-  if (!report.origin.devices.empty()) text += " on " + device_of_all(report.origin);
+  text += on_device(report.origin);
   if (unused >= failure.wanted && held->largest_inactive < failure.wanted) {
     text += " by fragmentation";
   }
@@ -107,6 +120,7 @@ std::string held(const Report& report) {
   const Bytes unused = less(held.reserved, held.live);
   const std::string text = fmt::format("PyTorch held {}", in_words(held.reserved));
   if (unused.count * 100 < held.reserved.count) {
+    if (!report.origin.help && report.advice.empty()) return {};  // what_helps() said so
     const std::string but = unused > 0_B ? " but " + in_words(unused) : "";
     return text + fmt::format(", of which it used all{}.", but);
   }
@@ -120,14 +134,17 @@ std::string held(const Report& report) {
 std::string devices_text(const Origin& origin) {
   if (origin.devices.empty()) return {};
   std::string others;
+  int count = 0;
   for (std::size_t i = 0; i < origin.devices.size(); ++i) {
     const DeviceInFile& device = origin.devices[i];
     if (static_cast<int>(i) == origin.device || !device.is_used()) continue;
     others +=
-        fmt::format("{}{} (held {}{})", others.empty() ? "" : ", ", i,
-                    in_words(device.peak_reserved), device.ran_out ? ", ran out of memory" : "");
+        fmt::format("{}{} held {}{}", others.empty() ? "; device " : ", ", i,
+                    in_words(device.peak_reserved), device.ran_out ? " and ran out of memory" : "");
+    ++count;
   }
-  return shown_device(origin) + (others.empty() ? "" : "; --device shows " + others);
+  if (count > 0) others += fmt::format(": --device shows {}", count > 1 ? "them" : "it");
+  return on_shown_device(origin).substr(std::string_view(" on ").size()) + others;
 }
 
 std::string_view when_of_peak(const Report& report) {
@@ -144,14 +161,13 @@ std::vector<std::string> verdict_of(const Report& report) {
     std::string when(when_of_peak(report));
     when.front() = 'A';
     if (report.shows_peak) when += ", " + at_time(report, moment.time) + ",";
-    const Origin& origin = report.origin;
     verdict.push_back(fmt::format("{} {} was live in {}{}.", when, in_words(moment.live),
-                                  counted(moment.blocks, "block"),
-                                  origin.devices.empty() ? "" : " on " + shown_device(origin)));
+                                  counted(moment.blocks, "block"), on_shown_device(report.origin)));
   }
   verdict.push_back(largest(report, moment));
   verdict.push_back(what_helps(report));
   if (report.origin.held && !report.failed) verdict.push_back(held(report));
+  if (verdict.back().empty()) verdict.pop_back();
   if (report.origin.lacks_segments) {
     verdict.push_back(
         fmt::format("The file has no segments of device {}: what PyTorch held is not "

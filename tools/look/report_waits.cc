@@ -11,35 +11,18 @@ namespace weir {
 namespace {
 
 void count_memory(const Event& event, Totals& totals) {
-  switch (event.kind) {
-    case EventKind::allocate:
-      ++totals.allocations;
-      totals.allocated += event.bytes;
-      break;
-    case EventKind::deallocate:
-      ++totals.deallocations;
-      break;
-    case EventKind::create:
-      ++totals.pages_created;
-      totals.created += event.bytes;
-      totals.created_again += std::min(event.bytes, totals.released - totals.created_again);
-      break;
-    case EventKind::release:
-      ++totals.pages_released;
-      totals.released += event.bytes;
-      break;
-    case EventKind::map:
-      ++totals.maps;
-      break;
-    case EventKind::unmap:
-      ++totals.unmaps;
-      break;
-    case EventKind::trim:
-      totals.trimmed += event.bytes;
-      break;
-    default:
-      break;
+  const auto is = [&event](EventKind kind) { return event.kind == kind; };
+  if (is(EventKind::allocate)) ++totals.allocations, totals.allocated += event.bytes;
+  if (is(EventKind::deallocate)) ++totals.deallocations;
+  if (is(EventKind::create)) {
+    ++totals.pages_created;
+    totals.created += event.bytes;
+    totals.created_again += std::min(event.bytes, totals.released - totals.created_again);
   }
+  if (is(EventKind::release)) ++totals.pages_released, totals.released += event.bytes;
+  if (is(EventKind::map)) ++totals.maps;
+  if (is(EventKind::unmap)) ++totals.unmaps;
+  if (is(EventKind::trim)) totals.trimmed += event.bytes;
 }
 
 void count_time(const Event& event, Totals& totals) {

@@ -4,11 +4,15 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "replay/gzip_file.h"
 #include "weir/result.h"
 
 namespace weir {
+
+// "FILE: can't be read: why". invalid_input.
+Error unreadable(const std::string& path, std::string_view why);
 
 // What the file holds, or what was compressed in it with gzip.
 // Errors: invalid_input: it can't be read, or is larger than 4 GiB; names it and why.

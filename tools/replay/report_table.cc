@@ -108,7 +108,7 @@ std::string ReportTable::text() const {
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::string cell = cut(row[i], widths[i]);
       const std::string space(widths[i] - std::min(widths[i], width_of(cell)), ' ');
-      line += "  " + (alignment_[i] == 'l' ? cell + space : space + cell);
+      line += "  " + (alignment_[i] != 'r' ? cell + space : space + cell);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + '\n';
@@ -131,7 +131,7 @@ std::string ReportTable::markdown() const {
     for (const std::string& cell : row) text += "| " + as_markdown(cell) + " ";
     text += "|\n";
     if (&row != &rows_.front()) continue;
-    for (const char side : alignment_) text += side == 'l' ? "|---" : "|--:";
+    for (const char side : alignment_) text += side != 'r' ? "|---" : "|--:";
     text += "|\n";
   }
   return text;

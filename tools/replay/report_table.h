@@ -19,7 +19,8 @@ void set_report_width(std::size_t columns);
 // has its widest left-aligned column cut.
 class ReportTable {
  public:
-  // One letter a column: `l` left-aligned, `r` right-aligned. The first row is the heading.
+  // One letter a column: `l` left-aligned, `n` also never cut, `r` right-aligned. The first row is
+  // the heading.
   explicit ReportTable(std::string_view alignment) : alignment_(alignment) {}
   void add(std::vector<std::string> row);
   bool empty() const { return rows_.size() <= 1; }

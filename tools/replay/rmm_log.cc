@@ -157,7 +157,10 @@ Result<std::string> trace_of_rmm_log(const std::string& path) {
     std::string_view line(buffer.data());
     ++number;
     if (!line.ends_with('\n')) {
-      return error(number, "the file ends within this line, or no line is this long");
+      if (line.size() + 1 == buffer.size()) return error(number, "no line is this long");
+      return Error(ErrorCode::invalid_input,
+                   fmt::format("{}: line {} is incomplete: the file was cut off; copy it again",
+                               path, number));
     }
     line.remove_suffix(line.ends_with("\r\n") ? 2 : 1);
     if (number == 1) {
@@ -169,7 +172,7 @@ Result<std::string> trace_of_rmm_log(const std::string& path) {
   int code = Z_OK;
   gzerror(file.get(), &code);
   if (code != Z_OK && code != Z_STREAM_END) {
-    return error(number + 1, "the compressed data is damaged or was cut off here");
+    return error(number + 1, "the compressed data is damaged or was cut off here: copy it again");
   }
   return converter.finish();
 }

@@ -23,9 +23,11 @@ Status gzip_state(gzFile file, const TraceParser& parser) {
   int code = Z_OK;
   const char* message = gzerror(file, &code);
   if (code == Z_OK || code == Z_STREAM_END) return {};
-  if (code == Z_BUF_ERROR) return parser.error_here("the compressed file was cut off here");
+  if (code == Z_BUF_ERROR)
+    return parser.error_here("the compressed file was cut off here: copy it again");
   if (code == Z_ERRNO) return parser.error_here(std::strerror(errno));
-  return parser.error_here(fmt::format("the compressed data is damaged: {}", message));
+  return parser.error_here(
+      fmt::format("the compressed data is damaged: {}; copy it again", message));
 }
 
 }  // namespace
