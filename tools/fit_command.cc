@@ -86,7 +86,8 @@ std::string fit_text(const Answer& answer) {
     }
     table.add(row);
   }
-  return wrapped(text + ".", 0) + "\n\n" + table.text();
+  const std::string doubt = answer.doubt.empty() ? "" : "\n" + wrapped(answer.doubt, 0) + "\n";
+  return wrapped(text + ".", 0) + "\n\n" + table.text() + doubt;
 }
 
 std::string fit_json(const Answer& answer) {

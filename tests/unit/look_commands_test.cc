@@ -245,6 +245,9 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   ASSERT_EQ(ways.size(), 4U);
   EXPECT_TRUE(ways[0]["fits"]);
   EXPECT_FALSE(ways[2]["fits"]) << "as it ran";
+  EXPECT_THAT(weir("fit --gpu 201MiB " + cut).out,
+              HasSubstr("\n\nA replay with your setting (expandable_segments:True) has enough "
+                        "memory too: "));
   EXPECT_EQ(nlohmann::json::parse(weir("report --json " + cut).out)["verdict"][2],
             "What helps: PyTorch's default settings would hold 136 MiB, Weir (python -m weir run "
             "SCRIPT) 136 MiB, of the 201 MiB there were. A replay with your setting "

@@ -253,6 +253,18 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
   return has_own ? text + " in place of " + own_setting(*own) : text;
 }
 
+// " A replay with your setting (...) has enough memory ...": where PyTorch failed, a replay does
+// not. Then what filled the memory is not in the file, or a real device served it otherwise.
+std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
+  const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
+  if (own == ways.end() || *own->fits || own->replayed > there) return {};
+  const bool one_fits =
+      tightest(ways, true, [](const FitWay& way) { return *way.fits; }) != nullptr;
+  return fmt::format(" A replay with your setting ({}) has enough memory{}.", own_setting(*own),
+                     one_fits ? " too: what filled the memory may not be in the file"
+                              : ", so other settings can't be judged");
+}
+
 std::string unknown_help(const Served& served) {
   return fmt::format(
       "What helps is not known: the file does not say how much memory there was. {} is needed at "
@@ -265,15 +277,7 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
   const auto fit = [](const FitWay& way) { return *way.fits; };
   const FitWay* const torch = tightest(ways, true, fit);
   const std::string fits = either(torch, tightest(ways, false, fit), there, file);
-  // The model fails where PyTorch did, unless what filled the memory is not in the file, or a real
-  // device served it otherwise.
-  const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
-  std::string doubt;
-  if (own != ways.end() && own->replayed <= there) {
-    doubt = fmt::format(" A replay with your setting ({}) has enough memory{}.", own_setting(*own),
-                        torch != nullptr ? " too: what filled the memory may not be in the file"
-                                         : ", so other settings can't be judged");
-  }
+  const std::string doubt = doubt_of(ways, there);
   if (!fits.empty()) {
     return {.text = fmt::format("What helps: {}, of the {} there were.{}", fits, in_words(there),
                                 doubt)};
@@ -320,6 +324,7 @@ Result<Fit> fit_of(const RecordedTrace& trace, const FitOptions& options) {
   Result<std::vector<FitWay>> ways = ways_of(served, fit.recorded, options, true);
   if (!ways) return ways.error();
   fit.ways = *std::move(ways);
+  if (options.gpu) fit.doubt = doubt_of(fit.ways, *options.gpu);
   return fit;
 }
 

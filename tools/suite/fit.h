@@ -42,6 +42,7 @@ struct Fit {
   // far as stacks tell. Weights and an optimizer's state stay.
   Bytes going;
   std::vector<FitWay> ways;  // PyTorch's default settings first, Weir last
+  std::string doubt;  // " A replay ...", if it fits where the program failed; as the verdict has it
 };
 
 struct FitOptions {
