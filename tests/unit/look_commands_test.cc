@@ -251,8 +251,7 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   EXPECT_EQ(nlohmann::json::parse(weir("report --json " + cut).out)["verdict"][2],
             "What helps: PyTorch's default settings would hold 136 MiB, Weir (python -m weir run "
             "SCRIPT) 136 MiB, of the 201 MiB there were. A replay with your setting "
-            "(expandable_segments:True) has enough memory too: what filled the memory may not be "
-            "in the file.");
+            "(expandable_segments:True) has enough memory too: the file may lack what filled it.");
   // Where fit finds no setting, neither does the verdict.
   const std::string split = write("split.json", split_memory(16, kFree, true, true));
   for (const auto& way :

@@ -229,10 +229,11 @@ std::string either(const FitWay* torch, const FitWay* weir, Bytes most, const Py
   return text;
 }
 
-// "expandable_segments:True", as an option names it; of the default settings: in words.
+// "expandable_segments:True"; "default".
 std::string own_setting(const FitWay& way) {
   const std::string whole = setting(way);
-  return whole.substr(whole.find('=') + 1);
+  const std::size_t value = whole.find('=') + 1;
+  return value > 0 ? whole.substr(value) : "default";
 }
 
 // "; a batch at most 0.93 times as large gets past this request with PYTORCH_CUDA_ALLOC_CONF=..."
@@ -260,9 +261,9 @@ std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
   if (own == ways.end() || *own->fits || own->replayed > there) return {};
   const bool one_fits =
       tightest(ways, true, [](const FitWay& way) { return *way.fits; }) != nullptr;
-  return fmt::format(" A replay with your setting ({}) has enough memory{}.", own_setting(*own),
-                     one_fits ? " too: what filled the memory may not be in the file"
-                              : ", so other settings can't be judged");
+  return fmt::format(
+      " A replay with your setting ({}) has enough memory{}.", own_setting(*own),
+      one_fits ? " too: the file may lack what filled it" : ", so other settings can't be judged");
 }
 
 std::string unknown_help(const Served& served) {
@@ -275,9 +276,13 @@ std::string unknown_help(const Served& served) {
 Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes there,
                       const std::vector<FitWay>& ways) {
   const auto fit = [](const FitWay& way) { return *way.fits; };
-  const FitWay* const torch = tightest(ways, true, fit);
-  const std::string fits = either(torch, tightest(ways, false, fit), there, file);
   const std::string doubt = doubt_of(ways, there);
+  // What a replay does not show, an expandable segment is the likeliest to stand.
+  const auto* torch = tightest(ways, true, [&](const FitWay& way) {
+    return !doubt.empty() && fit(way) && way.name.find("expandable") != std::string::npos;
+  });
+  if (torch == nullptr) torch = tightest(ways, true, fit);
+  const std::string fits = either(torch, tightest(ways, false, fit), there, file);
   if (!fits.empty()) {
     return {.text = fmt::format("What helps: {}, of the {} there were.{}", fits, in_words(there),
                                 doubt)};
