@@ -3,7 +3,8 @@
 
 For each allocator, and each rank, there is a *template* in each round: a process with that allocator's environment which
 has imported PyTorch and the workloads and has not started CUDA. None runs before all of them are ready, so that no import
-disturbs a measurement. Rounds share no process: what is a process's luck (where its code lies) would be every round's. A template gets a line of JSON on its stdin, forks, and waits: the child runs the
+disturbs a measurement. Rounds share no process, or what is one process's luck would be every round's.
+A template gets a line of JSON on its stdin, forks, and waits: the child runs the
 turn and prints a line of JSON, its result; once it has ended the template prints {"ended": exit status}.
 The next turn begins after that, so that the GPU's memory is all there. No lock of the GPU is needed, and
 the order is the caller's.
