@@ -254,8 +254,9 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
             "(expandable_segments:True) has enough memory too: the file may lack what filled it.");
   // Where fit finds no setting, neither does the verdict.
   const std::string split = write("split.json", split_memory(16, kFree, true, true));
-  for (const auto& way :
-       nlohmann::json::parse(weir("fit --json --gpu 201MiB " + split).out)["allocators"]) {
+  const auto split_ways =
+      nlohmann::json::parse(weir("fit --json --gpu 201MiB " + split).out)["allocators"];
+  for (const auto& way : split_ways) {
     EXPECT_EQ(way["fits"].get<bool>(), way["allocator"] == "Weir") << way;
   }
   EXPECT_EQ(nlohmann::json::parse(weir("report --json " + split).out)["verdict"][2],
