@@ -65,10 +65,6 @@ Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
       heap_->impl_->exchange.trim(0_B, Trim::waits)) {
     restored = pool_->restore(blocks);
   }
-  // What still waited to be freed, and is live again, is freed no more.
-  if (restored) {
-    for (const PlacedBlock& block : blocks) heap_->impl_->waiting.forget(block.address);
-  }
   return restored;
 }
 bool GraphPool::give_back_pages() {

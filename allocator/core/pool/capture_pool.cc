@@ -213,28 +213,20 @@ void CapturePool::end_capture_locked() {
   pages().idle()->settle_kept(ended.keeps);
   if (ended.keeps && ended.watches && ended.watched == 0) graphs_.note_unwatched();
   for (const auto& [block, user] : ended.users) note_user_after(block, user);
-  free_deferred_locked();
+  free_deferred();
   graphs_.end_lingering();
   if (graphs_.count() == 0) graphs_.begin_to_linger();  // the last graph may have gone meanwhile
   (void)give_back_pages_locked();
 }
 
-// What can't be freed, as a fence that record_stream asked for could not be taken, stays for the
-// next time.
-void CapturePool::free_deferred_locked() {
+// What can't be freed, as a fence that record_stream asked for could not be taken, is tried again
+// as any such block.
+void CapturePool::free_deferred() {
   for (const auto& [block, heap] : std::exchange(deferred_, {})) {
     graphs_.note_free(*heap, Address{block});
     if (heap->deallocate(Address{block}, StreamHeap::Gone::behind_all)) continue;
-    deferred_.emplace(block, heap);
+    shared_.waiting.add(*heap, Address{block}, 0);
   }
-}
-
-void CapturePool::free_deferred() {
-  const MutexLock lock(mutex_);
-  if (capture_ || deferred_.empty()) return;
-  note_touched();
-  free_deferred_locked();
-  if (closed_) (void)give_back_pages_locked();
 }
 
 std::uint64_t CapturePool::capture() const {

@@ -64,8 +64,6 @@ class CapturePool final : private OnPoolEvents,
   Result<bool> note_use(StreamHeap& heap, Address block, Stream user, UsedIn where,
                         LiveBlock::Fenced fenced);
   Result<bool> deallocate(StreamHeap& heap, Address block, StreamHeap::Gone gone);
-  // Tries again what could not be freed when the capture ended.
-  void free_deferred();
   std::vector<PlacedBlock> blocks() const;
   // Makes these the live blocks. Errors: invalid_argument, out_of_memory, device: nothing changed.
   Status restore(std::span<const PlacedBlock> blocks);
@@ -163,7 +161,7 @@ class CapturePool final : private OnPoolEvents,
   // Something happens in the pool: there may be points to settle, and idle memory.
   void note_touched() WEIR_REQUIRES(mutex_);
   void enter_as_sparing();
-  void free_deferred_locked() WEIR_REQUIRES(mutex_);
+  void free_deferred() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
 
   mutable Mutex mutex_;

@@ -176,7 +176,6 @@ void Pools::free_all(const WaitingFrees::Blocks& due, StreamHeap::Gone gone) {
     // free again.
     if (!free_now(*heap, block, gone)) shared_.waiting.add(*heap, block, 0);
   }
-  for (const std::shared_ptr<CapturePool>& pool : graph_pools()) pool->free_deferred();
 }
 
 Status Pools::free_after_all_work() {
