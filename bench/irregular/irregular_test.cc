@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -134,6 +137,76 @@ TEST(IrregularFamilies, AFifthOfTheBlocksIsUsedElsewhere) {
     frees += call.kind == Call::Kind::free;
   }
   EXPECT_NEAR(uses / frees, 0.2, 0.02);
+}
+
+TEST(IrregularFamilies, AQueueFreesWhatIsOldest) {
+  const Family* const family = find_family("1M-64M.queue");
+  ASSERT_NE(family, nullptr);
+  History history(*family, 1, kShort);
+  std::deque<std::uint32_t> queue;
+  for (const Call& call : history.next()[0]) {
+    if (call.kind == Call::Kind::allocate) {
+      queue.push_back(call.slot);
+    } else if (call.kind == Call::Kind::use) {
+      EXPECT_EQ(call.user, 0);
+      EXPECT_NE(call.stream, 0);
+    } else {
+      ASSERT_EQ(call.slot, queue.front());
+      queue.pop_front();
+    }
+  }
+}
+
+TEST(IrregularFamilies, AStackFreesWhatIsNewest) {
+  const Family* const family = find_family("1M-64M.stack");
+  ASSERT_NE(family, nullptr);
+  History history(*family, 1, kShort);
+  std::vector<std::uint32_t> stack;
+  for (const Call& call : history.next()[0]) {
+    if (call.kind == Call::Kind::allocate) {
+      stack.push_back(call.slot);
+    } else {
+      ASSERT_EQ(call.slot, stack.back());
+      stack.pop_back();
+    }
+  }
+}
+
+TEST(IrregularFamilies, ACacheThatGrowsIsCopiedIntoALargerBlock) {
+  const Family* const family = find_family("1M-256M.growing");
+  ASSERT_NE(family, nullptr);
+  History history(*family, 1, kShort);
+  unsigned larger = 0, frees = 0;
+  const Call* before = nullptr;
+  const std::vector<Call> calls = history.next()[0];
+  for (const Call& call : calls) {
+    if (call.kind == Call::Kind::free) {
+      ASSERT_EQ(before->kind, Call::Kind::allocate);
+      ++frees;
+      larger += before->bytes > call.bytes && before->bytes < call.bytes + call.bytes / 3;
+    }
+    before = &call;
+  }
+  EXPECT_EQ(frees, kShort.pairs);
+  EXPECT_GT(larger, frees / 2);
+}
+
+TEST(IrregularFamilies, SizesDriftThroughTheRange) {
+  const Family* const family = find_family("1M-128M.drift");
+  ASSERT_NE(family, nullptr);
+  History history(*family, 1, {.phases = 30, .pairs = 512});
+  std::vector<std::uint64_t> least, most;
+  for (unsigned phase = 0; phase < history.phases(); ++phase) {
+    std::vector<std::uint64_t> sizes;
+    for (const Call& call : history.next()[0]) {
+      if (call.kind == Call::Kind::allocate) sizes.push_back(call.bytes);
+    }
+    least.push_back(*std::ranges::min_element(sizes));
+    most.push_back(*std::ranges::max_element(sizes));
+  }
+  EXPECT_LT(Bytes{most[0]}, 4_MiB);
+  EXPECT_GT(Bytes{least[16]}, 32_MiB);
+  EXPECT_LT(Bytes{most[29]}, 16_MiB);
 }
 
 TEST(IrregularFamilies, TurnsComeAfterAHistoryThatStaysLive) {

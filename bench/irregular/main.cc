@@ -48,6 +48,8 @@ nlohmann::ordered_json line_of(const Family& family, const std::string& trust,
           {"first_ratio", figures.first_ratio},
           {"first", per_pair(figures.first, figures.first_driver_time, figures.first_pairs)},
           {"later", per_pair(figures.later, figures.later_driver_time, figures.later_pairs)},
+          {"driver_share", static_cast<double>(figures.later_driver_time.count) /
+                               static_cast<double>(figures.later_least_time.count)},
           {"host_waits", figures.host_waits},
           {"races", figures.races}};
 }

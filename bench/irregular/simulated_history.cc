@@ -40,6 +40,16 @@ SimOptions sim_options() {
   return options;
 }
 
+Nanoseconds least_time(const History::Calls& calls) {
+  double bytes = 0;
+  for (const std::vector<Call>& each : calls) {
+    for (const Call& call : each) {
+      if (call.kind == Call::Kind::allocate) bytes += static_cast<double>(call.bytes);
+    }
+  }
+  return Nanoseconds{static_cast<std::int64_t>(pairs_of(calls) * 60e3 + bytes * 3e6 / 0x1p30)};
+}
+
 class Simulation {
  public:
   Simulation(const Family& family, Trust trust, std::size_t slots)
@@ -133,6 +143,7 @@ SimulatedFigures run_simulated(const Family& family, Trust trust, std::uint64_t 
       time_before = simulation.driver_time();
     } else if (phase > history.first_measured()) {
       figures.later_pairs += pairs_of(history.calls());
+      figures.later_least_time = figures.later_least_time + least_time(history.calls());
     }
   }
   figures.ratio = ratio();

@@ -19,6 +19,9 @@ struct SimulatedFigures {
   double later_pairs = 0;  // ... in those after it
   HeapCounts first, later;
   Nanoseconds first_driver_time, later_driver_time;  // as the simulated device's calls cost
+  // What the program's own work takes at least in the phases after the first, as remap_budget.h
+  // counts it: the host's 60 us a pair, and the GPU's 3 ms for each GiB that is allocated.
+  Nanoseconds later_least_time;
   std::uint64_t host_waits = 0;
   std::uint64_t races = 0;
 };

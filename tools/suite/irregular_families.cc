@@ -75,6 +75,50 @@ constexpr std::array kFamilies = {
            .live = 512,
            .used_elsewhere = 0.2,
            .turn = 8_MiB},
+    Family{.name = "100M-900M",
+           .title = "100 MiB to 900 MiB, 2 streams, 24 live",
+           .least = 100_MiB,
+           .most = 900_MiB,
+           .streams = 2,
+           .live = 24},
+    Family{.name = "1M-128M.drift",
+           .title = "1 MiB to 128 MiB that drift, 4 streams, 256 live",
+           .least = 1_MiB,
+           .most = 128_MiB,
+           .streams = 4,
+           .live = 256,
+           .window = 0.25},
+    Family{.name = "1M-64M.queue",
+           .title = "a queue of 1 MiB to 64 MiB, made on 4 streams, used on a fifth, 64 live",
+           .least = 1_MiB,
+           .most = 64_MiB,
+           .streams = 5,
+           .live = 64,
+           .used_elsewhere = 1,
+           .order = Order::queue},
+    Family{.name = "1M-256M.growing",
+           .title = "caches that grow from 1 MiB to 256 MiB, 1 stream, 64 live",
+           .least = 1_MiB,
+           .most = 256_MiB,
+           .streams = 1,
+           .live = 64,
+           .order = Order::growing},
+    Family{.name = "1M-64M.stack",
+           .title = "1 MiB to 64 MiB, a stack, 1 stream, 128 live",
+           .least = 1_MiB,
+           .most = 64_MiB,
+           .streams = 1,
+           .live = 128,
+           .order = Order::stack},
+    Family{
+        .name = "300K-3M.8x2",
+        .title = "300 KiB to 3 MiB, 8 threads, 2 streams and 64 live each, 20 % used by the other",
+        .least = 300_KiB,
+        .most = 3_MiB,
+        .streams = 2,
+        .live = 64,
+        .threads = 8,
+        .used_elsewhere = 0.2},
 };
 
 // From 0 to 1, of 53 random bits: the library's distributions differ between systems.
@@ -84,10 +128,12 @@ std::uint32_t below(std::mt19937_64& random, std::uint32_t n) {
   return static_cast<std::uint32_t>(random() % n);
 }
 
-std::uint64_t draw_size(const Family& family, std::mt19937_64& random) {
+// `above`, `share`: the part of the range's octaves that it lies in.
+std::uint64_t draw_size(const Family& family, std::mt19937_64& random, double above = 0,
+                        double share = 1) {
   const auto least = static_cast<double>(family.least.count);
   const double octaves = std::log2(static_cast<double>(family.most.count) / least);
-  return static_cast<std::uint64_t>(least * std::exp2(octaves * unit(random)));
+  return static_cast<std::uint64_t>(least * std::exp2(octaves * (above + share * unit(random))));
 }
 
 // One more than there are live blocks: the last is for turns.
@@ -109,24 +155,63 @@ ThreadProgram::ThreadProgram(const Family& family, unsigned thread, std::uint64_
       thread_(thread),
       sizes_(sizes),
       random_(seed + kThreadStep * (thread + 1)),
-      blocks_(family.live),
-      order_(family.live) {
+      blocks_(slots_of_thread(family)),
+      order_(slots_of_thread(family)) {
   std::iota(order_.begin(), order_.end(), 0U);
 }
 
 void ThreadProgram::add_phase(unsigned pairs, std::vector<Call>& calls) {
   const std::uint32_t fewest = family_.live - family_.live / 4;
   const std::uint32_t target = fewest + below(random_, family_.live - fewest + 1);
-  while (live_ < target) allocate(order_[live_++], calls);
+  while (live_ < target) allocate(order_[live_++], draw_block(), calls);
   while (live_ > target) {
     std::swap(order_[below(random_, live_)], order_[live_ - 1]);
     free(order_[--live_], calls);
   }
-  for (unsigned i = 0; i < pairs; ++i) {
-    const std::uint32_t slot = order_[below(random_, live_)];
-    free(slot, calls);
-    allocate(slot, calls);
+  for (unsigned made = 0; made < pairs;) {
+    switch (family_.order) {
+      case Order::random:
+      case Order::queue:
+        made += replace_one(calls);
+        break;
+      case Order::stack:
+        made += replace_newest(pairs - made, calls);
+        break;
+      case Order::growing:
+        made += grow_one(calls);
+        break;
+    }
   }
+  ++phase_;
+}
+
+unsigned ThreadProgram::replace_one(std::vector<Call>& calls) {
+  const bool is_queue = family_.order == Order::queue;
+  const std::uint32_t slot = order_[is_queue ? oldest_++ % live_ : below(random_, live_)];
+  free(slot, calls);
+  allocate(slot, draw_block(), calls);
+  return 1;
+}
+
+unsigned ThreadProgram::replace_newest(unsigned most, std::vector<Call>& calls) {
+  const std::uint32_t count = std::min(most, 1 + below(random_, live_ / 2));
+  const std::uint32_t all = live_;
+  while (live_ > all - count) free(order_[--live_], calls);
+  while (live_ < all) allocate(order_[live_++], draw_block(), calls);
+  return count;
+}
+
+unsigned ThreadProgram::grow_one(std::vector<Call>& calls) {
+  std::uint32_t& slot = order_[below(random_, live_)];
+  Block larger = draw_block();
+  // By an eighth to a quarter; a cache that is full makes place for another.
+  const std::uint64_t bytes = blocks_[slot].bytes;
+  const std::uint64_t grown = bytes + bytes / 8 + random_() % (bytes / 8);
+  if (grown <= family_.most.count) larger.bytes = grown;
+  allocate(order_.back(), larger, calls);
+  free(slot, calls);
+  std::swap(slot, order_.back());
+  return 1;
 }
 
 void ThreadProgram::add_turns(unsigned turns, std::vector<Call>& calls) {
@@ -145,8 +230,13 @@ void ThreadProgram::add_frees(std::vector<Call>& calls) {
 
 ThreadProgram::Block ThreadProgram::draw_block() {
   Block block{};
-  block.bytes = sizes_.empty() ? draw_size(family_, random_)
+  block.bytes = sizes_.empty() ? draw_size()
                                : sizes_[below(random_, static_cast<std::uint32_t>(sizes_.size()))];
+  if (family_.order == Order::queue) {
+    block.stream = stream_number(1 + below(random_, family_.streams - 1));
+    block.user = stream_number(0);
+    return block;
+  }
   const unsigned stream = below(random_, family_.streams);
   block.stream = block.user = stream_number(stream);
   if (unit(random_) < family_.used_elsewhere) {
@@ -154,6 +244,12 @@ ThreadProgram::Block ThreadProgram::draw_block() {
         stream_number((stream + 1 + below(random_, family_.streams - 1)) % family_.streams);
   }
   return block;
+}
+
+std::uint64_t ThreadProgram::draw_size() {
+  constexpr unsigned kPhasesUp = 16;  // and as many down
+  const double position = std::abs(1.0 - (phase_ % (2 * kPhasesUp)) / double{kPhasesUp});
+  return bench::draw_size(family_, random_, (1 - family_.window) * (1 - position), family_.window);
 }
 
 std::uint8_t ThreadProgram::stream_number(unsigned stream) const {
@@ -164,8 +260,8 @@ std::uint32_t ThreadProgram::place(std::uint32_t slot) const {
   return thread_ * slots_of_thread(family_) + slot;
 }
 
-void ThreadProgram::allocate(std::uint32_t slot, std::vector<Call>& calls) {
-  const Block& block = blocks_[slot] = draw_block();
+void ThreadProgram::allocate(std::uint32_t slot, const Block& block, std::vector<Call>& calls) {
+  blocks_[slot] = block;
   calls.push_back({Call::Kind::allocate, block.stream, block.user, place(slot), block.bytes});
 }
 

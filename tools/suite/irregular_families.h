@@ -20,6 +20,14 @@ namespace weir::bench {
 
 inline constexpr std::uint64_t kIrregularSeed = 20261123;
 
+// Which block is replaced next.
+enum class Order : std::uint8_t {
+  random,
+  queue,    // the one allocated longest ago; the first stream uses it, the others allocate
+  stack,    // the newest ones are freed, up to half of all; then as many others are allocated
+  growing,  // a random one, by a larger one, which is allocated first: a cache that is appended to
+};
+
 struct Family {
   const char* name;    // in results; unique
   const char* title;   // for tables
@@ -32,6 +40,9 @@ struct Family {
   // Zero: the history itself is measured. Otherwise "turns" are, after a history that is not: one
   // block of this size is allocated, used by another stream and freed, again and again.
   Bytes turn = 0_B;
+  Order order = Order::random;
+  // Where not 1: sizes are drawn from this share of the octaves, which moves up and down the range.
+  double window = 1;
 
   unsigned all_streams() const { return streams * threads; }
 };
@@ -62,7 +73,7 @@ struct Call {
 
 // The calls of one thread. A phase draws how many blocks are live in it (three quarters of
 // Family::live to all of it), allocates or frees random blocks until that many are, and then
-// replaces random blocks.
+// replaces blocks in the family's order.
 class ThreadProgram {
  public:
   ThreadProgram(const Family& family, unsigned thread, std::uint64_t seed,
@@ -80,18 +91,26 @@ class ThreadProgram {
   };
 
   Block draw_block();
+  std::uint64_t draw_size();
+  // Each returns how many pairs that were.
+  unsigned replace_newest(unsigned most, std::vector<Call>& calls);
+  unsigned grow_one(std::vector<Call>& calls);
+  unsigned replace_one(std::vector<Call>& calls);
   std::uint8_t stream_number(unsigned stream) const;
   std::uint32_t place(std::uint32_t slot) const;  // among the slots of all threads
-  void allocate(std::uint32_t slot, std::vector<Call>& calls);
+  void allocate(std::uint32_t slot, const Block& block, std::vector<Call>& calls);
   void free(std::uint32_t slot, std::vector<Call>& calls) const;
 
   const Family& family_;
   const unsigned thread_;
   const std::span<const std::uint64_t> sizes_;
   std::mt19937_64 random_;
-  std::vector<Block> blocks_;         // by slot of this thread
-  std::vector<std::uint32_t> order_;  // slots: the first live_ are those of live blocks
+  std::vector<Block> blocks_;  // by slot of this thread
+  // Slots: the first live_ are those of live blocks. The last is free, for who needs one more.
+  std::vector<std::uint32_t> order_;
   std::uint32_t live_ = 0;
+  std::uint32_t oldest_ = 0;  // in order_, of a queue
+  unsigned phase_ = 0;
 };
 
 // A program of the family, phase by phase.
