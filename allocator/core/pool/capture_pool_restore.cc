@@ -78,7 +78,6 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   struct Freed {
     PlacedBlock block;
     std::vector<TimelineId> users;
-    std::optional<std::uint64_t> waits;
   };
   std::vector<PlacedBlock> made;
   std::vector<Freed> freed;
@@ -91,7 +90,6 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     }
     status = free_placed(*this, graphs_, block);
     if (!status) break;
-    each.waits = shared_.waiting.forget(block.address);
     freed.push_back(std::move(each));
   }
   give_back_cached();  // of whichever stream: a place may be wanted for another
@@ -108,18 +106,17 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
   }
   if (status) {
     // What waited to be freed, and is live again, is freed no more.
-    for (const PlacedBlock& block : wanted) (void)shared_.waiting.forget(block.address);
+    for (const PlacedBlock& block : wanted) shared_.waiting.forget(block.address);
     return {};
   }
   // As it was: what was free then is free now, and nobody else has been here.
   for (const PlacedBlock& block : made) (void)free_placed(*this, graphs_, block);
   give_back_cached();
   // Its stream now waits for what has used it; who uses it on is told again.
-  for (const auto& [block, users, waits] : freed) {
+  for (const auto& [block, users] : freed) {
     (void)place(*this, block);
     StreamHeap* const heap = heap_with(block.address);
     if (heap == nullptr) continue;
-    if (waits) shared_.waiting.add(*heap, block.address, *waits);
     const LiveBlock again = heap->live(block.address, &timelines());
     if (!again) continue;
     for (const TimelineId user : users) again.add_user(user);

@@ -23,14 +23,9 @@ void WaitingFrees::note_taken(std::size_t count) {
   if (count > 0 && rows_.empty()) registry_.let_go_of_fast_paths();
 }
 
-std::optional<std::uint64_t> WaitingFrees::forget(Address block) {
+void WaitingFrees::forget(Address block) {
   const std::lock_guard lock(mutex_);
-  const auto row = rows_.find(block.value);
-  if (row == rows_.end()) return std::nullopt;
-  const std::uint64_t last_binding = row->second.last_binding;
-  rows_.erase(row);
-  note_taken(1);
-  return last_binding;
+  note_taken(rows_.erase(block.value));
 }
 
 WaitingFrees::Blocks WaitingFrees::take_due(std::uint64_t oldest_capture) {

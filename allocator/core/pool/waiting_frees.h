@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -31,9 +30,8 @@ class WaitingFrees {
   // the fast paths are closed.
   void add(StreamHeap& heap, Address block, std::uint64_t last_binding);
   bool contains(Address block) const;
-  // A pool made the block live again, or took it away: its free is forgotten. Returns what it
-  // waited for, as add() was told; nothing if it did not wait.
-  std::optional<std::uint64_t> forget(Address block);
+  // A pool made the block live again: its free is forgotten.
+  void forget(Address block);
   // Takes out those that need not wait for a capture, `oldest_capture` being
   // PoolBindings::oldest_capture(), and those to be tried again.
   Blocks take_due(std::uint64_t oldest_capture);
