@@ -29,6 +29,6 @@ int main() {
               static_cast<int>(statistics.reserved_bytes.peak >> 20),
               static_cast<int>(statistics.stream_waits), static_cast<int>(statistics.host_waits),
               static_cast<int>(gpu.race_count()));
-  gpu.finish();  // the end of the allocator waits for no work
+  gpu.finish();  // wait for the work: ~Allocator does not
   return launched && gpu.race_count() == 0 ? 0 : 1;
 }

@@ -179,8 +179,8 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
   std::optional<Stream> stream;
   if (const LiveBlock live = heap.live(block)) stream = live.stream();
   if (!stream) return false;  // the heap will say so
-  // A stream that may be gone can't be asked, and counts as not captured. (PyTorch's own allocator
-  // does not ask either when a block is freed.)
+  // A stream that may be gone can't be asked, and counts as not captured. (PyTorch's own streams
+  // last, and are asked.)
   const Result<bool> captured = stream->may_end ? false : entrance.is_captured(*stream);
   if (!captured) return captured.error();
   if (!*captured && !waiting.has_captured_use(block)) return false;

@@ -23,7 +23,7 @@ struct Parts {
   Timelines& timelines = pools.own().timelines();
 };
 
-Status refuse(const Parts& in, Stream stream, const char* call) {
+Status expect_eager(const Parts& in, Stream stream, const char* call) {
   if (Status one = Entrance::refuse_all(stream, call); !one) return one;
   return in.entrance.refuse_captured(stream, call);
 }
@@ -187,19 +187,20 @@ Result<std::optional<Fence>> DeviceHeap::fence_use(std::span<const void* const> 
 
 Status DeviceHeap::wait(Stream waiter, Fence fence) {
   const Parts in{impl_->pools, impl_->entrance};
-  if (Status eager = refuse(in, waiter, "wait"); !eager) return eager;
+  if (Status eager = expect_eager(in, waiter, "wait"); !eager) return eager;
   return in.timelines.wait(in.timelines.of(waiter), fence);
 }
 
 void DeviceHeap::note_waited(Stream waiter, Fence fence) {
   const Parts in{impl_->pools, impl_->entrance};
-  if (refuse(in, waiter, "note_waited")) in.timelines.note_waited(in.timelines.of(waiter), fence);
+  if (expect_eager(in, waiter, "note_waited"))
+    in.timelines.note_waited(in.timelines.of(waiter), fence);
 }
 
 Status DeviceHeap::order(Stream earlier, Stream later) {
   const Parts in{impl_->pools, impl_->entrance};
   for (const Stream stream : {earlier, later}) {
-    if (Status eager = refuse(in, stream, "order"); !eager) return eager;
+    if (Status eager = expect_eager(in, stream, "order"); !eager) return eager;
   }
   if (earlier == later) return {};
   Result<Fence> fence = in.timelines.record(in.timelines.of(earlier));
@@ -211,7 +212,7 @@ Status DeviceHeap::order(Stream earlier, Stream later) {
 // by then it is recorded now.
 void DeviceHeap::note_remote_work(Stream stream) {
   const Parts in{impl_->pools, impl_->entrance};
-  if (in.timelines.trust() == Trust::told || !refuse(in, stream, "note_remote_work")) return;
+  if (in.timelines.trust() == Trust::told || !expect_eager(in, stream, "note_remote_work")) return;
   const TimelineId timeline = in.timelines.of(stream);
   if (!stream.may_end) return in.pools.shared().remote_work.note(in.timelines.now(timeline));
   if (const Result<Fence> end = in.timelines.record(timeline))

@@ -111,8 +111,8 @@ Result<bool> Ladder::take_idle_pages_of_pools(const BlockRequest& request) {
 
 // The host waits for the work that still uses idle pages: only then may they change pool, or plain
 // memory go back to the device. Where there is one pool, of pages, uses are told, and requests may
-// make streams wait, nothing is gained by it: requests take such pages as they are, and the GPU
-// waits.
+// make streams wait, nothing is gained by it: requests take pages that work still uses, and the
+// GPU waits.
 Result<bool> Ladder::wait_for_other_work(const BlockRequest& request) {
   Pool& own = pools_.own();
   if (!shared_.budget.shared() && own.is_told() && own.pages().makes_waits() &&

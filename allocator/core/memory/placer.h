@@ -57,22 +57,23 @@ class Placer {
 
   // --- The steps.
 
-  // The first place remembered for the request that is free and needs no wait to be avoided. Under
-  // ReusePolicy::balanced else the first that another stream's recent use is to be waited for: a
-  // repeating program waits where it waited the last time, since otherwise all that follows would
-  // have to be placed anew.
+  // The first free place remembered for the request, of those that Reuse::wait_needed() passes.
+  // Where it passes none, and the policy is balanced, the first free one of all: a repeating
+  // program waits where it waited the last time, since otherwise all that follows would have to be
+  // placed anew.
   Plan remembered(Request& request);
-  // The first run that fits, of a few, that needs no wait to be avoided; in a graph pool the
-  // lowest.
+  // The first run that fits, of a few, of those that Reuse::wait_needed() passes; in a graph pool
+  // the lowest.
   Plan free_run(Request& request);
   // New pages behind the free bytes at the end of the row, or before a hole in it, as far as they
   // cost next to nothing.
   Plan grow_little(Request& request);
-  // Where bytes of the stream's own are free, but for other streams that still use them: pieces
-  // that nobody uses, and less new memory than the row would grow by; or new pages.
+  // Both where the stream's own free bytes are still used by other streams. The first puts pieces
+  // that nobody uses side by side, if that creates less memory than the row would grow by;
   Plan stitch_unused(Request& request);
+  // the second lets the row grow.
   Plan grow_beside_used(Request& request);
-  // Maps pages that are held; then the list begins anew.
+  // Maps pages that exist and are not mapped; then the list begins anew.
   Plan map_held(Request& request);
   // Of the first few runs that fit, the bytes whose last use is the longest past.
   Plan longest_free(Request& request);

@@ -106,7 +106,8 @@ class CapturePool final : private OnPoolEvents,
   // Are its pages of the device heap's kind, so that they may go from one to the other?
   bool shares_pages() const { return memory() == eager_->memory(); }
   // Pages that it need not keep go to the device heap, or to the driver if they are of another
-  // kind; `if_useful`: of another kind only if the pool is closed. Returns whether there were any.
+  // kind. `if_useful`: nothing goes to the driver from a pool that is not closed, as it may need
+  // the pages again. Returns whether there were any.
   bool give_back_pages(bool if_useful = false);
   // Idle memory goes to the driver until `wanted` bytes went: nothing while it is captured into.
   Result<Bytes> give_to_driver(Bytes wanted);

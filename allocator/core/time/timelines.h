@@ -57,8 +57,8 @@ class Timelines {
   Stream stream(TimelineId timeline) const { return timelines_[timeline.value].stream; }
   bool has_met(Stream stream) const;
 
-  // All work queued on the stream so far. Free. (Work queued later, before somebody waits, may be
-  // waited for as well.)
+  // All work queued on the stream so far, without a call of the driver. (Work queued later, before
+  // somebody waits, may be waited for as well.)
   Fence now(TimelineId timeline) const {
     return {timeline, timelines_[timeline.value].point.load()};
   }

@@ -72,7 +72,8 @@ struct AllocateOptions {
                        // processes, peers and libraries can open it. Takes longer; not for streams
                        // that are being captured
   std::string tag{};   // its memory sleeps with this tag (plain memory has none); empty or
-                       // kDefaultTag: with the tag of the tag() scope opened last, if one is open
+                       // kDefaultTag: with the tag of the tag() scope opened last; of none, with
+                       // kDefaultTag
 };
 
 // Which requests a tag's scope takes: those of the thread that opened it, or those of all threads
@@ -171,8 +172,8 @@ class Allocator {
   DeviceHeap& heap(int device = kCurrentDevice);
   // The heap that gave out the block. Exception (unknown_pointer): none did.
   DeviceHeap& heap_of(const void* block);
-  // For programs that allocate from heap(), after a request failed with `error`: if memory ran out,
-  // logs it and writes what WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING say, as allocate() does.
+  // Call this after a request to heap() failed with `error`: if memory ran out, it logs that and
+  // writes the files that WEIR_SNAPSHOT_ON_OOM and WEIR_RECORD_RING ask for, as allocate() does.
   void report_failure(const Error& error, int device = kCurrentDevice);
 
  private:

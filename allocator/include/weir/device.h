@@ -159,11 +159,11 @@ class EventCalls {
   // Work of the whole context: of every stream of the process on this device and on those of
   // peer_contexts(), known to Weir or not, destroyed streams and graphs included. `record_context`
   // marks all work queued so far; the event is then as one that was recorded on a stream. Errors:
-  // capture (a stream is being captured. A device that finds out only by recording has then broken
-  // every capture of the process: ask about the streams first); unavailable (the driver lacks the
-  // call, which came with CUDA 12.5). `synchronize_context` blocks the calling thread until all of
-  // it has finished, and breaks no capture. Errors: out_of_memory (it may need a little memory of
-  // the device; Device::prepare_to_synchronize() takes that beforehand).
+  // capture (a stream is being captured; CUDA says so only once the call has broken every capture
+  // of the process, so ask about the streams first); unavailable (the driver lacks the call, which
+  // came with CUDA 12.5). `synchronize_context` blocks the calling thread until all of it has
+  // finished, and breaks no capture. Errors: out_of_memory (it may need a little memory of the
+  // device; Device::prepare_to_synchronize() takes that beforehand).
   virtual Status record_context(EventHandle event) = 0;
   virtual Status synchronize_context() = 0;
 
@@ -179,19 +179,20 @@ class CaptureCalls {
  public:
   // `capture_info`: is `stream` being captured? `capture_tips`: the nodes that its next node would
   // depend on; `add_capture_dependencies`: more of them. `node_dependencies`: the nodes that a node
-  // of a graph being captured depends on directly. A stream's handle alone counts here. If another
-  // thread may end the capture meanwhile, call capture_status() only: CUDA's answer to the fuller
-  // question would be read from freed memory.
+  // of a graph being captured depends on directly. A stream's handle alone counts here, not its id.
+  // If another thread may end the capture meanwhile, call only capture_status(): what CUDA answers
+  // to the other calls would be read from freed memory.
   virtual Result<CaptureInfo> capture_info(Stream stream) = 0;
   virtual Result<CaptureInfo::Status> capture_status(Stream stream) = 0;
   virtual Result<std::vector<GraphNode>> capture_tips(Stream stream) = 0;
   virtual Status add_capture_dependencies(Stream stream, std::span<const GraphNode> nodes) = 0;
   virtual Result<std::vector<GraphNode>> node_dependencies(GraphNode node) = 0;
 
-  // The graph that the stream's capture is building holds `object`, and so do executables made of
-  // the graph, and their launches until they are done. (CUDA: a user object.) Once the last of them
-  // is gone the object is released, at once or some tenths of a millisecond later, in any thread:
-  // its destructor must not call the device. Errors: capture (the stream is not being captured).
+  // Makes the graph that the stream's capture is building hold `object`, and so do executables made
+  // of the graph, and their launches until they are done. (CUDA: a user object.) Once the last of
+  // them is gone the object is released, at once or some tenths of a millisecond later, in any
+  // thread: its destructor must not call the device. Errors: capture (the stream is not being
+  // captured).
   virtual Status retain(Stream stream, std::shared_ptr<void> object) = 0;
 
   // Begins and ends the capture of `stream`, by the same thread (unless relaxed). end_capture gives
@@ -215,7 +216,7 @@ class CaptureCalls {
 class CopyCalls {
  public:
   // Host memory that the device copies from and to at full speed (CUDA: pinned). `size` is a
-  // multiple of 2 MiB. May take long; calls by several threads at once take less. host_threads()
+  // multiple of 2 MiB. May take long; several threads, each with a part, are faster. host_threads()
   // says how many threads beside the caller's are worth while (0: none). No work of the device may
   // use memory that is freed. Errors: out_of_memory (of the host), beside the usual.
   virtual Result<void*> allocate_host(Bytes size);
@@ -245,7 +246,7 @@ class Device : public EventCalls, public CaptureCalls, public MemoryCalls, publi
 
   virtual std::string name() const = 0;
   // Equal for devices of one context: record_context() on one of them breaks captures of all
-  // streams of that context, whichever of the devices they were named to.
+  // streams of that context, through whichever of its devices the streams were made known.
   virtual const void* context() const { return this; }
   // The context()s of other devices whose work may use this one's memory (CUDA: peer access, once
   // CudaDevice::add_peer() was told of it). The list only grows.

@@ -37,13 +37,14 @@ class DeviceHeap {
   ~DeviceHeap();
 
   // The identity of the caller's stream. If the stream is being captured, its capture goes on
-  // undisturbed while a PoolBinding is open or paused, and under Trust::context; otherwise, and
-  // always for the per-thread default stream, the call breaks it, as Device::stream() does. Under
-  // Trust::context a stream has one identity, in captures and outside. Under Trust::told a stream
-  // that is first seen in a capture has a number of Weir's own while it is captured, and the
-  // driver's id afterwards. Errors: device; invalid_argument (Trust::told, and the per-thread
-  // default stream: its handle names another stream in each thread); capture (the stream is being
-  // captured into no pool: the question broke the capture).
+  // undisturbed while a PoolBinding is open or paused, and under Trust::context; otherwise the call
+  // breaks it, as Device::stream() does. (It always breaks a capture of the per-thread default
+  // stream, if it does not refuse that.) Under Trust::context a stream has one identity, in
+  // captures and outside. Under Trust::told a stream that is first seen in a capture has a number
+  // of Weir's own while it is captured, and the driver's id afterwards. Errors: device;
+  // invalid_argument (Trust::told, and the per-thread default stream: its handle names another
+  // stream in each thread); capture (the stream is being captured into no pool: the question broke
+  // the capture).
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
@@ -61,11 +62,12 @@ class DeviceHeap {
   // As fence(), for pointers anywhere into blocks; memory that is not the heap's is passed over,
   // and `pointers` may be empty. The blocks may be deallocated at once, even after an error: a
   // block that can't take the fence now takes it later, before its memory serves anything else.
-  // Blocks of `user` itself need none. In a capture the fence is an edge of the graph. Returns the
-  // fence's point, for wait(); none: `user` is being captured, or the device refuses an event now.
-  // `exact`: the point covers the work queued so far and no more; pass true if the point goes to
-  // note_waited(). If false, the point may cover later work too, and no event is recorded if no
-  // block needs a fence. Errors: device (the driver does not say whether `user` is captured).
+  // Blocks of `user` itself need none. In a capture the fence of a graph pool's block is an edge of
+  // the graph; another block's free waits for the capture's end. Returns the fence's point, for
+  // wait(); none: `user` is being captured, or the device refuses an event now. `exact`: the point
+  // covers the work queued so far and no more; pass true if the point goes to note_waited(). If
+  // false, the point may cover later work too, and no event is recorded if no block needs a fence.
+  // Errors: device (the driver does not say whether `user` is captured).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. If the heap knows
@@ -79,10 +81,10 @@ class DeviceHeap {
 
   // "Work queued so far on `stream` waits for other processes": NCCL's operations do. This matters
   // under Trust::context: there a request may wait for an event of the whole context, and so for
-  // this work; if the other processes wait in turn for what the request is for, both hang. Until
-  // the work is seen to be over, requests take memory that needs no such wait, else new memory.
-  // They wait if there is neither; under ReusePolicy::no_wait they fail. Does nothing for a stream
-  // that is being captured, and nothing under Trust::told.
+  // this work; if the other processes wait in turn for work that is to use the requested memory,
+  // both hang. Until the work is seen to be over, requests take memory that needs no such wait,
+  // else new memory. They wait if there is neither; under ReusePolicy::no_wait they fail. Does
+  // nothing for a stream that is being captured, and nothing under Trust::told.
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
@@ -100,10 +102,10 @@ class DeviceHeap {
   // The free is deferred to a later call in these cases:
   // - While a PoolBinding is open or paused: the block's own stream is being captured now (one with
   //   Stream::may_end counts as not captured), or a captured stream was named for the block, and a
-  //   capture of that time is not over. The free is done once all captures that are open at this
-  //   call are over.
-  // - The block's graph pool is being captured into, and the block was allocated outside that
-  //   capture, or a stream outside it was named for the block: until that capture is over.
+  //   capture that was open at that naming is not over. The free is done once all captures that are
+  //   open at this call are over.
+  // - The block's graph pool is being captured into, and either the block was allocated outside
+  //   that capture, or a stream outside it was named for the block: until that capture is over.
   // - A stream that record_stream() named is being captured: until it is not.
   // - Under Trust::context, no event can be recorded for a stream that record_stream() named, nor
   //   for the whole context: until one can.
@@ -133,9 +135,9 @@ class DeviceHeap {
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
   // go. Trim::at_once passes over pages that work still uses; otherwise the host waits for that
   // work first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
-  // bytes given back, without those that went as deferred frees were done. Errors: device; capture
-  // (a stream is being captured, and either Trim::waits would wait for its work, or nothing could
-  // go).
+  // bytes given back, but not those of deferred frees that the call made first. Errors: device;
+  // capture (a stream is being captured, and either Trim::waits would wait for its work, or nothing
+  // could go).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // Sets access to all mapped memory anew. Call it once the device has got further peers
@@ -168,8 +170,8 @@ class DeviceHeap {
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
 
-  // Returns the device heap's free bytes that carry a fence of one of these streams which the host
-  // has not seen complete. Counts only free blocks of more than 256 KiB and slabs with no live
+  // Returns the device heap's free bytes with a fence of one of these streams, if the host has not
+  // seen that fence complete. Counts only free blocks of more than 256 KiB and slabs with no live
   // block, and no graph pools. Asks the device about each such fence.
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
 

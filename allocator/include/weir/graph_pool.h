@@ -11,7 +11,7 @@
 // while a graph of the pool lives. Within a pool the streams share memory: a block that was freed
 // on one stream serves the others, and where nothing else orders the two uses, Weir adds an edge to
 // the graph. Graphs that share a pool must be launched in the order of their captures, one after
-// the other, and a later capture may use what earlier captures had freed when they ended.
+// the other, and a later capture may use what earlier captures had freed by their ends.
 //
 // A warm-up runs eagerly in the pool, on any stream. What it frees serves the capture.
 //
@@ -67,12 +67,13 @@ class PoolBinding {
   // graphs are gone (GraphPool::release_graph()). The destructor calls close(true): call
   // close(false) yourself where the capture failed.
   //
-  // If the capture's origin is known, and still captured, this is a pause: the pool keeps all that
+  // If the capture's origin (the stream that it began on) is known, and still captured, this is a
+  // pause: the pool keeps all that
   // was captured, and GraphPool::capture() goes on with the same capture. If a capture is paused
   // several times, the `keep` of the last close() counts.
   //
-  // `origin_lives`: the stream that the capture began on was not destroyed. If false, an origin
-  // with Stream::may_end is not asked about any more, and its capture counts as over.
+  // `origin_lives`: the origin is known not to be destroyed. If false, an origin with
+  // Stream::may_end is not asked about any more, and its capture counts as over.
   void close(bool keep = true, bool origin_lives = false);
 
   // True if the binding was opened while its origin was being captured, the pool had not served
@@ -133,15 +134,16 @@ class GraphPool {
   //
   // If the origin is being captured already, by a capture that the pool served before, the binding
   // goes on with that capture: one capture, one graph. (Under Trust::context another capture may
-  // also begin in the pool if the paused one used its memory on one stream only; the paused one
-  // then counts as over.) If the origin is not being captured, earlier captures with that origin
-  // count as over.
+  // also begin in the pool if the paused one used the pool's memory on one stream only; the paused
+  // one then counts as over.) If the origin is not being captured, earlier captures with that
+  // origin count as over.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // Says that one graph, whose capture's binding was closed with `keep`, will not be launched
-  // again: the pool lets its memory go once the graph is destroyed and its launches are done. (If
-  // the capture asked for no memory: once all work so far on streams that the heap knows is done.)
-  // Graph does this itself. Other programs call it once for each capture, after the last close() of
-  // its binding and before the GraphPool goes, else the memory stays until the device heap goes.
+  // again. With the last graph the pool lets the memory of all go, once they are destroyed and
+  // their launches are done. (If a capture asked for no memory: once all work so far on streams
+  // that the heap knows is done.) Graph does this itself. Other programs call it once for each
+  // capture, after the last close() of its binding and before the GraphPool goes, else the memory
+  // stays until the device heap goes.
   void release_graph();
 
   GraphPoolStatistics statistics() const;

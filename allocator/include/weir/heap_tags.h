@@ -54,7 +54,7 @@ class HeapTags {
   void release_hold(std::uint64_t hold);
   // The host memory with the copy of a live block's bytes, from `pointer` on, which may point
   // anywhere into the block. A copy exists while a tag with copied contents sleeps; that of an
-  // immutable tag also after wake(), until the next sleep(). The pointers are valid until any
+  // immutable tag also after wake(), for the next sleep(). The pointers are valid until any
   // thread begins the next sleep() or wake() of the tag; read_asleep() is safe beside both. Errors:
   // unknown_pointer; invalid_argument (there is no copy).
   Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) const;

@@ -65,7 +65,7 @@ enum class Trim { at_once, waits };
 enum class Shortage {
   // A request to the device heap itself (not to a graph pool) finds no free memory there, or the
   // reuse policy prefers new memory. The call comes before pages of graph pools are taken and the
-  // device is asked for memory, and also if the limit leaves no room for that.
+  // device is asked for memory, and also if the limit leaves no room for new memory.
   miss,
   // No memory was found anywhere. The call comes before the request fails, but not for a request
   // that is larger than the device's memory.
@@ -80,7 +80,7 @@ struct BlockInfo {
   std::uint64_t stream = 0;  // Stream::id of the stream it was allocated for
   std::uint64_t pool = 0;    // GraphPool::id(); 0: none's
   // The rest in a snapshot only.
-  std::vector<std::uint64_t> waits_for;     // Stream::id of those that use it beside its own
+  std::vector<std::uint64_t> waits_for;     // Stream::id of others that use it
   std::optional<Nanoseconds> allocated_at;  // while recording, in steps of 1.05 ms
 };
 
@@ -146,7 +146,8 @@ struct CaptureResource {
 
 // What a library adds to a capture that it queues work in.
 struct CaptureAttachment {
-  // A stream that it forked to: CaptureScope::end() joins it.
+  // A stream that the library forked to, or one that is captured already: CaptureScope::end() joins
+  // it.
   Stream forked;
   std::shared_ptr<CaptureResource> resource;  // null: none
 };

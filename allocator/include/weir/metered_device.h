@@ -21,8 +21,8 @@ class SimDevice;
 
 class MeteredDevice final : public InterposedDevice<MeteredDevice> {
  public:
-  // `inner` must outlive this. Not `timed`: calls are counted alone, at some nanoseconds each;
-  // times and host_waits() stay zero.
+  // `inner` must outlive this. Not `timed`: calls are only counted, which costs some
+  // nanoseconds each; times and host_waits() stay zero.
   explicit MeteredDevice(Device& inner, bool timed = true);
 
   // Those that were made, in the order of DeviceCall.

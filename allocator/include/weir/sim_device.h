@@ -12,8 +12,8 @@
 // the same bytes, one of them writing, and of which neither comes after the other along the graph's
 // edges, are a race. A launch of a graph is then work of the stream that launches it. Captures obey
 // the driver's rules, with these limits: a graph is not launched into a capture; and query() and
-// synchronize() of an event that was not recorded in a capture break none, as if the thread's
-// capture mode were relaxed, which Weir's devices make it for these calls.
+// synchronize() of an event that was not recorded in a capture break no capture, as if
+// the thread's capture mode were relaxed: CudaDevice relaxes it for these calls.
 //
 // The host knows work to be complete if a query() said so, if a synchronize() or finish() that
 // waited for it returned, or if it was ordered before such work. A clock past its end is not
@@ -107,8 +107,8 @@ inline Access Writes(const void* pointer, Bytes bytes) {
 }
 
 // Work elsewhere that kernels of this device wait for, such as that of other ranks. A kernel with
-// peers takes its own time, but work that is ordered after its start is done only once the peers
-// are there. Kernels with the same peers are numbered from 1, in the order of their launches.
+// peers takes its own time, but neither it nor work that is ordered after it is done before the
+// peers are there. Kernels with the same peers are numbered from 1, in the order of their launches.
 // Self-synchronised: called from any thread.
 class SimPeers {
  public:
@@ -194,7 +194,7 @@ class SimDevice final : public Device {
 
   // Queues a kernel, or adds it to the graph if the stream is being captured. Errors:
   // invalid_argument for an access that is not wholly mapped (launch_graph() says so too); capture.
-  // A kernel in a graph meets its peers anew at each launch of that.
+  // A kernel in a graph meets its peers anew at each launch of the graph.
   Status launch(Stream stream, std::span<const Access> accesses, Nanoseconds duration,
                 const SimRendezvous& rendezvous = {});
   Status launch(Stream stream, Access access, Nanoseconds duration) {

@@ -83,13 +83,13 @@ struct Stream {
   // The stream may be destroyed without retire(). So Weir passes it to the driver only within calls
   // of the program that name the stream, with one exception: to free a block for which
   // record_stream() named the stream, Weir records an event on it, in DeviceHeap::deallocate() or
-  // in the later call that does a deferred free. Keep the stream alive until then: the driver may
-  // crash on a destroyed stream, or record on a new one that has the same handle.
+  // in the later call that does a deferred free. Until these frees are done the stream must live:
+  // the driver may crash on a destroyed one, or record on a new one that has the same handle.
   bool may_end = false;
 
   // A stream that is being captured, whose id the driver does not give: `number` stands for it.
   // Equality compares numbers, not handles, so streams that are to differ need different numbers;
-  // the default is enough for a question to the device about `handle`.
+  // leave it at 0 to ask the device about `handle`.
   static constexpr Stream of_captured(void* handle, std::uint64_t number = 0) {
     return {handle, number | kOfCaptured};
   }
@@ -101,8 +101,8 @@ struct Stream {
   constexpr bool is_in_capture() const { return (id & kInCapture) != 0; }
   constexpr Stream outside_capture() const { return {handle, id & ~kInCapture, may_end}; }
 
-  // All streams of the device's context: what a stream waited for, in an Event (weir/event.h). A
-  // heap's calls refuse it.
+  // All streams of the device's context. Occurs in an Event (weir/event.h) alone, as what a stream
+  // waited for: a heap's calls refuse it.
   static constexpr Stream all() { return {.id = kAll}; }
   constexpr bool is_all() const { return id == kAll; }
 
@@ -143,7 +143,8 @@ struct TimelineId {
   constexpr auto operator<=>(const TimelineId&) const = default;
 };
 
-// A point on a stream's timeline, for all work queued on the stream until it was taken. A fence is
+// A point on a stream's timeline, behind all work queued on the stream until it was taken; later
+// work may be before the point, too. A fence is
 // satisfied for another timeline, for good, once that timeline is known to be ordered behind it, or
 // the host has seen its work complete. Only the device heap that returned the fence understands it.
 struct Fence {

@@ -134,7 +134,7 @@ typedef struct weir_statistics_t {
   uint64_t trimmed_bytes;
   uint64_t plain_bytes, plain_bytes_peak; /* of reserved_bytes, what is plain memory */
   uint64_t plain_leased_bytes, plain_live_bytes;
-  /* each is 1 if events of the whole context were given up for that reason */
+  /* each is 1 if events of the whole context (weir/types.h) were given up for that reason */
   uint64_t context_events_lost_external_stream, context_events_lost_unannounced_capture;
   uint64_t context_events_lost_refused, context_events_lost_unavailable;
   uint64_t context_events_lost_pluggable;
@@ -195,14 +195,16 @@ typedef struct weir_route_t weir_route_t;
 typedef struct weir_capture_t weir_capture_t;
 typedef struct weir_graph_t weir_graph_t;
 
-/* Most memory that the pool may hold, in bytes; zero: what the device's limit leaves. */
+/* `limit`: the most memory that the pool may hold, in bytes; zero: what the device's limit leaves.
+ */
 weir_status_t weir_graph_pool_open(weir_allocator_t* allocator, uint64_t limit, int32_t device,
                                    weir_graph_pool_t** pool);
 /* Live blocks and graphs stay valid. Idle memory goes back at once, other memory as blocks are
  * deallocated and graphs destroyed. */
 void weir_graph_pool_close(weir_graph_pool_t* pool);
 
-/* Requests on `stream` are served from the pool, eagerly, until weir_route_close(). (Only C++ has
+/* Requests on `stream`, which is not being captured, are served from the pool until
+ * weir_route_close(). (Only C++ has
  * warm-ups by filter, and the driver's handles of a graph.) */
 weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream,
                                       weir_route_t** binding);
@@ -211,8 +213,8 @@ weir_status_t weir_graph_pool_warm_up(weir_graph_pool_t* pool, void* stream,
  * for which the filter returns not 0. The filter is called for each request while the binding is
  * open, in the requesting thread; it must not call Weir. Open the binding before the capture
  * begins, and close it after the end. `keep`: the capture made a graph; call
- * weir_graph_pool_release_graph() once the graph will not be launched again. Its memory goes when
- * it is destroyed and its launches are done.
+ * weir_graph_pool_release_graph() once the graph will not be launched again. The pool lets the
+ * memory go with its last graph, once that is destroyed and the launches are done.
  */
 typedef int32_t (*weir_stream_filter_t)(void* stream, void* context);
 weir_status_t weir_graph_pool_capture(weir_graph_pool_t* pool, weir_stream_filter_t filter,
@@ -241,7 +243,8 @@ typedef enum weir_capture_mode_t {
  * thread that began the capture (in any, if `mode` is relaxed), with the pool that the capture
  * began with, still open; once that pool is closed, only weir_capture_abandon() is left. Even if
  * weir_capture_end() fails, the capture's handle is gone, and the capture is thrown away; but in
- * the wrong thread the driver refuses both, and its capture goes on without the pool. */
+ * the wrong thread the driver neither ends nor throws away the capture, which goes on without the
+ * pool. */
 weir_status_t weir_capture_begin(weir_graph_pool_t* pool, void* stream, weir_capture_mode_t mode,
                                  weir_capture_t** capture);
 weir_status_t weir_capture_end(weir_graph_pool_t* pool, weir_capture_t* capture,

@@ -74,8 +74,8 @@ std::optional<Fence> CollectiveFences::take_fence(const CommStreamKey& key, Oper
     return std::nullopt;
   }
   const Stream stream = private_stream(key);
-  // PyTorch lets go of the tensors within `join`, before there is a fence: those that it alone had
-  // go back only afterwards. It may have let go of some before an error, too.
+  // Within `join`, before there is a fence, PyTorch lets go of the tensors. Those that nobody else
+  // has are freed then: such frees are made once the fence is taken, also after an error.
   operation.holds_frees = true;
   Operation::begin(operation);
   const auto index = static_cast<c10::DeviceIndex>(key.device);

@@ -13,7 +13,7 @@
 // beside later work of the caller's stream:
 //
 //   Result<Work> sum = world->all_reduce(..., overlapped(compute));
-//   heap.deallocate(gradient);           // at once: its block carries the fence
+//   heap.deallocate(gradient);           // at once: the block carries a fence
 //   Status waited = sum->wait(compute);  // where the result is needed: on the GPU, never the host
 //
 // In a capture (`stream` is being captured into a graph pool) the operation becomes part of the
@@ -59,7 +59,7 @@ struct CommunicatorOptions {
   std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
   // (simulated time on a simulated device). While more than 512 operations are queued, several in a
-  // row may be watched as one, which then has as many times as long. Zero: no limit. The time
+  // row may be watched as one, which then has the time of them all. Zero: no limit. The time
   // begins when the operation is queued or, if that is later, when the communicator's operation
   // before it is seen to end. It includes the wait for earlier work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
@@ -107,11 +107,11 @@ class Work {
   Work() = default;  // no operation: wait() does nothing
 
   // Makes work queued on `stream` from now on run after the operation. If the operation ran on the
-  // caller's stream, that stream need not wait, and another one may wait for later work of the
-  // caller's stream, too. If the operation was captured, `stream` must be in that capture, or in
-  // none (it then joins). Errors: capture (the operation was captured, and the
-  // stream is in another capture, or the capture is over; or the operation was eager, and the
-  // stream is being captured); device.
+  // caller's stream, that stream need not wait; another one may also wait for work that was queued
+  // there after the operation. If the operation was captured, `stream` must be in that capture, or
+  // in none (it then joins). Errors: capture (the operation was captured, and the stream is in
+  // another capture, or the capture is over; or the operation was eager, and the stream is being
+  // captured); device.
   Status wait(Stream stream) const;
   bool captured() const { return end_.capture != 0; }
 
@@ -171,8 +171,8 @@ class Communicator {
   // other rank. Afterwards any operation can be captured, even the first of its kind. All ranks
   // call it; the host waits. If a rank calls later than another's `host_timeout`, prepare() fails
   // on all ranks, and their communicators end. NCCL keeps some tens of MiB of the GPU for a second
-  // communicator, with which ranks agree, and during the call takes 64 MiB more. A second call does
-  // nothing.
+  // communicator, over which Weir's ranks agree, and during the call takes 64 MiB more. A second
+  // call does nothing.
   Status prepare();
   bool prepared() const;
 

@@ -50,10 +50,10 @@ struct Launch {
 // Reads the launch from the environment. The first launcher whose three variables are set decides:
 // Weir's own variables (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and
 // other users of Hydra, srun. Without any of them it is rank 0 of 1. It is an error if only some of
-// Weir's own are set; if only some of another launcher's are set (srun's count in a job step only)
-// and no launcher's are complete; or if WEIR_MEET is set and no launcher's variables are. Errors:
-// invalid_argument (a variable is malformed, missing, or contradicts another, or nothing says where
-// rank 0 is; the message has the variable's name, its value and the remedy).
+// Weir's own are set; if only some of another launcher's are set (srun's are read in a job step
+// only) and no launcher's are complete; or if WEIR_MEET is set and no launcher's variables are.
+// Errors: invalid_argument (a variable is malformed, missing, or contradicts another, or nothing
+// says where rank 0 is; the message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
 // Returns, without waiting for other ranks, the id of a communicator of all ranks of `launch`;

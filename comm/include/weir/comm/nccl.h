@@ -97,7 +97,7 @@ class Nccl {
   virtual Result<Stream> create_stream() = 0;
   virtual Status destroy_stream(Stream stream) = 0;
 
-  // An all-gather of host memory, with which ranks agree: returns every rank's `mine`, in order of
+  // An all-gather of host memory, by which ranks agree: returns every rank's `mine`, in order of
   // rank. All ranks pass the same number of bytes. The host waits at most `timeout` for all ranks,
   // then at most `timeout` for the copy back. The communicator must have no unfinished work.
   // Errors: device (a rank did not call in time); invalid_argument (the bytes of all ranks are more
