@@ -19,8 +19,9 @@
 
 namespace {
 
-// `weir help [COMMAND]` as `weir [COMMAND] --help`.
+// `weir help [COMMAND]` as `weir [COMMAND] --help`, `weir version` as `weir --version`.
 void understand_help(std::vector<std::string>& arguments) {
+  if (arguments == std::vector<std::string>{"version"}) arguments.front() = "--version";
   if (arguments.empty()) arguments.emplace_back("help");
   if (arguments.front() != "help") return;
   arguments.erase(arguments.begin());

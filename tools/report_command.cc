@@ -74,12 +74,10 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
   report->add_flag("--markdown", command->markdown, "Write the text as Markdown, for an issue");
   add_top_option(*report, command->options.top);
   report
-      ->add_option(
-          "--at", command->at,
-          "Look at this moment too: a time since the beginning (1.5s, 200ms, 300us), begin, "
-          "end, peak-live or peak-reserved")
+      ->add_option("--at", command->at,
+                   "Look at this moment too; TIME: since the beginning (1.5s, 200ms, 300us)")
       ->transform(not_empty())
-      ->type_name("MOMENT");
+      ->type_name("begin|end|peak-live|peak-reserved|TIME");
   report->footer(kReportFooter);
   report->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

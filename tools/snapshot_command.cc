@@ -60,10 +60,8 @@ void add_snapshot_command(CLI::App& app, ExitCode& exit_code) {
                          "The format", one_of({"memory_viz", "csv"}))
       ->required();
   snapshot
-      ->add_option("--at", command->at,
-                   "begin, end, peak-live, peak-reserved, or the time since the beginning (1.5s, "
-                   "20ms, 300us)")
-      ->type_name("TIME")
+      ->add_option("--at", command->at, "The moment; TIME: since the beginning (1.5s, 20ms, 300us)")
+      ->type_name("begin|end|peak-live|peak-reserved|TIME")
       ->capture_default_str();
   add_paths_option(*snapshot, command->paths);
   add_file_output(*snapshot, command->output);

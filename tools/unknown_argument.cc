@@ -74,7 +74,8 @@ std::string unknown_argument(const CLI::App& app) {
     const std::string name = option->substr(0, option->find('='));
     const std::vector<std::string> known = option_names(command);
     if (std::ranges::find(known, name) == known.end()) {
-      return path + ": " + unknown("option", name, known);
+      const char* const hint = name == "--open" ? "; weir look FILE opens a browser" : "";
+      return path + ": " + unknown("option", name, known) + hint;
     }
     return fmt::format("'{}' stands before the command that it belongs to: {} {}", name, path,
                        name);

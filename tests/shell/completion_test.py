@@ -48,7 +48,7 @@ class Completion(unittest.TestCase):
         return set(re.findall(r"^  ([a-z]\S*) ", text, re.MULTILINE))
 
     def test_commands(self):
-        self.assertEqual(self.bash("weir "), self.subcommands() | {"help"})
+        self.assertEqual(self.bash("weir "), self.subcommands() | {"help", "version"})
         self.assertEqual(self.bash("weir rep"), {"replay", "report"})
         self.assertEqual(self.bash("weir comm "), self.subcommands("comm"))
         self.assertEqual(self.bash("weir help comm sc"), {"scenario"})
@@ -67,6 +67,10 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.bash("weir comm scenario --device "), {"auto", "sim", "cuda"})
         self.assertEqual(self.bash("weir comm scenario --device=s"), {"sim"})
         self.assertIn("run.weir", self.bash("weir report r"))
+        self.assertIn("run.weir", self.bash("weir report -o r"))
+        for command in ("report", "snapshot"):
+            self.assertEqual(self.bash(f"weir {command} --at p"), {"peak-live", "peak-reserved"})
+        self.assertEqual(self.bash("weir report --top r"), set())  # a number, and no file
 
     @unittest.skipUnless(shutil.which("fish"), "fish is not installed")
     def test_fish_offers_the_same(self):
@@ -91,11 +95,12 @@ class Completion(unittest.TestCase):
                                   text=True, cwd=self.folder.name)
             self.assertEqual(done.stderr, "")
             return set(done.stdout.split())
-        self.assertEqual(zsh("weir", ""), self.subcommands() | {"help"})
+        self.assertEqual(zsh("weir", ""), self.subcommands() | {"help", "version"})
         self.assertEqual(zsh("weir", "comm", ""), self.subcommands("comm"))
         self.assertEqual(zsh("weir", "comm", "scenario", "--device", ""), {"auto", "sim", "cuda"})
         self.assertIn("--top", zsh("weir", "report", "-"))
         self.assertEqual(zsh("weir", "report", ""), {"FILES"})
+        self.assertEqual(zsh("weir", "report", "--top", ""), set())
 
 
 if __name__ == "__main__":

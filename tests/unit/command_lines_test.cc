@@ -272,6 +272,19 @@ TEST_F(CommandLines, AnUnknownOptionSuggestsTheNearest) {
   }
 }
 
+TEST_F(CommandLines, TheVersionIsACommandToo) {
+  const Finished command = run("version"), option = run("--version");
+  EXPECT_EQ(command.code, 0);
+  EXPECT_THAT(command.out, ::testing::StartsWith("weir "));
+  EXPECT_EQ(command.out, option.out);
+}
+
+TEST_F(CommandLines, WhoWantsToOpenAPageIsToldOfLook) {
+  for (const std::string arguments : {"look --open x", "timeline --open x", "--open x"}) {
+    expect_refused(run(arguments), arguments, {"unknown option '--open'; weir look FILE"});
+  }
+}
+
 TEST_F(CommandLines, AnUnknownOptionIsNamedBeforeWhatIsMissing) {
   const std::string arguments = "timeline --ouput x --to csv " + path("small.trace");
   expect_refused(run(arguments), arguments,

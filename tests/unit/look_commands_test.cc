@@ -767,6 +767,12 @@ TEST_F(LookCommands, TopSaysThatThereIsNoSuchProcess) {
   EXPECT_THAT(run.err, HasSubstr("there is no process 999999999"));
 }
 
+TEST_F(LookCommands, TopNamesTheCommandThatReadsOtherFiles) {
+  const Finished run = weir("top --once " + write("ran_out.json", kRanOut));
+  EXPECT_EQ(run.code, 3);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("no recording of Weir's"), HasSubstr("weir report")));
+}
+
 TEST_F(LookCommands, TopSaysHowAProcessIsMadeToRecord) {
   const Finished run = weir("top " + std::to_string(::getpid()));
   EXPECT_EQ(run.code, 2);

@@ -85,7 +85,9 @@ class TopFollower::Impl {
     }
     const std::string_view bytes(begin.data(), read);
     if (!bytes.starts_with(recording_format::kMagic)) {
-      return refused(view.file, "is no recording of Weir's: make one with WEIR_RECORD=FILE");
+      return refused(view.file,
+                     "is no recording of Weir's, which WEIR_RECORD=FILE makes; "
+                     "weir report shows snapshots and traces");
     }
     const std::string mine = recording_format::file_header();
     if (read < kFileHeader && mine.starts_with(bytes)) {
