@@ -472,6 +472,46 @@ TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
               IsEmpty());
 }
 
+// A training step with weights of its own, whose gradients and optimizer's state stay.
+std::string one_step() {
+  std::string events, blocks;
+  std::uint64_t next = 1 << 30;
+  const auto event = [&](const char* action, std::uint64_t address, std::string_view function) {
+    events += fmt::format(
+        R"({{"action":"{}","addr":{},"size":16777216,"stream":0,"time_us":{},"frames":[{{"name":"{}",)"
+        R"("filename":"train.py","line":1}}]}},)",
+        action, address, events.size(), function);
+  };
+  const auto kept = [&](std::string_view function) {
+    blocks += R"({"size":16777216,"state":"active_allocated"},)";
+    if (!function.empty()) event("alloc", next, function);
+    next += 16 << 20;
+  };
+  const auto used = [&](int count) {
+    for (int i = 0; i < count; ++i) event("alloc", 1, "work"), event("free_completed", 1, "work");
+  };
+  for (int i = 0; i < 12; ++i) kept("");
+  used(40);
+  for (int i = 0; i < 12; ++i) kept("backward"), used(2);
+  for (int i = 0; i < 12; ++i) kept("step"), kept("step"), used(6);
+  events.pop_back(), blocks.pop_back();
+  return fmt::format(R"({{"segments":[{{"device":0,"address":{},"total_size":{},"stream":0,)"
+                     R"("segment_type":"large","blocks":[{}]}}],"device_traces":[[{}]]}})",
+                     1 << 30, next - (1 << 30), blocks, events);
+}
+
+TEST_F(LookCommands, WhatASingleStepKeepsIsNoLeakInTheConvertedTraceEither) {
+  const std::string file = write("step.json", one_step()), trace = path("step.trace");
+  EXPECT_EQ(weir("convert " + file + " -o " + trace).code, 0);
+  for (const std::string& each : {file, trace}) {
+    const Finished report = weir("report " + each);
+    EXPECT_EQ(report.code, 0) << report.err;
+    EXPECT_THAT(report.out,
+                AllOf(HasSubstr("48"), Not(HasSubstr("only grows")), Not(HasSubstr("grew in"))))
+        << report.out;
+  }
+}
+
 TEST_F(LookCommands, WhatIsWrittenForPyTorchsViewerIsReadBack) {
   const std::string trace = write("small.trace", kSmallTrace);
   EXPECT_EQ(weir("timeline --to memory_viz -o=" + path("viz.json") + " " + trace).code, 0);

@@ -99,6 +99,11 @@ std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& 
     const auto grew = static_cast<std::size_t>(
         std::count_if(group.by_part.begin(), group.by_part.end(), [](auto n) { return n > 0; }));
     if (grew * 4 < parts.count() * 3 || group.last - group.first < least) continue;
+    // Without a stack gradients, weights and an optimizer's state may be one group, which grows in
+    // bursts; a leak grows evenly.
+    const bool may_be_several = stack == 0 && !parts.are_marked();
+    if (may_be_several && std::ranges::min(group.by_part) * 2 * parts.count() < group.blocks)
+      continue;
     list.push_back({.stack = stack,
                     .stream = stream,
                     .stream_name = stream_text(stream),
