@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <string>
 
 #include "look/block_lifetimes.h"
@@ -214,6 +215,25 @@ TEST(Report, LiveMemoryIsTakenApartByStreamPoolSizeAndStack) {
                           is("unknown", 1, 512_B)));
 }
 
+TEST(Report, StacksThatDifferBeyondTheCallsOfARowAreToldApart) {
+  HandMade made;
+  made.recording.frames = {{"linear", "nn.py", 4},     {"forward", "mlp.py", 5},
+                           {"forward", "block.py", 6}, {"layer", "model.py", 7},
+                           {"encode", "run.py", 8},    {"decode", "run.py", 9}};
+  made.recording.stacks = {{}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 5}, {0, 1, 2, 3}};
+  made.page(0).map(0, kAt).lease(0, 0);
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    with_stack(made.allocate(kAt + i * kKiB * 64, Bytes{65536 - i * 1024}), i);
+  }
+  std::vector<std::string> names;
+  for (const Share& share : report_of(made.recording).peak_live.by_stack) {
+    names.push_back(share.name);
+  }
+  const std::string calls = "linear (nn.py:4) < forward (mlp.py:5) < forward (block.py:6)";
+  EXPECT_THAT(names, ElementsAre(calls + " < ... < encode (run.py:8)",
+                                 calls + " < ... < decode (run.py:9)", calls));
+}
+
 TEST(Report, RowsBeyondTheTopAreSummedUp) {
   HandMade made;
   made.page(0).map(0, kAt).lease(0, 0);
@@ -302,6 +322,19 @@ TEST(Report, TableThatIsTooWideHasItsLongestTextCut) {
   EXPECT_EQ(cut.size(), report_width() + 1);
   // A letter of two bytes is one column, and a line end no line end.
   EXPECT_THAT(text, HasSubstr("       3  na\xC3\xAFve?" + std::string(74, ' ') + "     512 B\n"));
+}
+
+TEST(Report, RowsOfATableThatDifferDoNotLookTheSameWhenCut) {
+  ReportTable table("lr");
+  const std::string begin(200, 'f');
+  for (const char* const end : {"encode (run.py:8)", "decode (run.py:9)", "decode (run.py:10)"}) {
+    table.add({begin + " < " + end, "1.00 GiB"});
+  }
+  const std::string text = table.text();
+  EXPECT_THAT(text, AllOf(HasSubstr("fff...encode (run.py:8) "), HasSubstr("...decode (run.py:9) "),
+                          HasSubstr("...decode (run.py:10) ")));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), report_width());
 }
 
 TEST(Report, SaysWhatIsMissing) {

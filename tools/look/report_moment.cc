@@ -255,6 +255,7 @@ class MomentMaker {
     moment_.by_pool = shortened(sorted(pools_), top);
     moment_.by_size = shortened(sorted(sizes_), top);
     moment_.by_stack = shortened(sorted(stacks_), top);
+    names_.tell_apart(moment_.by_stack);
   }
 
  private:
@@ -287,6 +288,26 @@ std::uint32_t ReportNames::number_of(std::uint32_t stack) const {
 
 std::string ReportNames::place(std::uint32_t number) const {
   return number < stacks.size() ? place_text(stacks[number]) : place_text({});
+}
+
+void ReportNames::tell_apart(std::vector<Share>& shares) const {
+  std::map<std::string, std::vector<Share*>> alike;
+  for (Share& share : shares) {
+    if (!share.rest) alike[share.name].push_back(&share);
+  }
+  for (const auto& [name, group] : alike) {
+    for (Share* const share : group) {
+      const std::vector<std::string>& calls = stacks[share->id];
+      std::size_t same = 0;  // calls that another has too
+      for (const Share* const other : group) {
+        if (other == share) continue;
+        const auto apart = std::ranges::mismatch(calls, stacks[other->id]).in1;
+        same = std::max<std::size_t>(same, apart - calls.begin());
+      }
+      if (group.size() < 2 || same >= calls.size()) continue;
+      share->name += (same > kCallsInLine ? " < ... < " : " < ") + calls[same];
+    }
+  }
 }
 
 Moment moment_after(std::size_t events, const Recording& recording, const BlockLifetimes& lifetimes,

@@ -23,6 +23,8 @@ struct ReportNames {
   // What a report numbers stacks by: those that differ only in frames of PyTorch's are one.
   std::uint32_t number_of(std::uint32_t stack) const;  // of Event::stack
   std::string place(std::uint32_t number) const;
+  // Adds to names of stacks that are alike the call in which they differ.
+  void tell_apart(std::vector<Share>& shares) const;
   std::optional<Purpose> purpose_of(std::uint32_t stack) const;  // of Event::stack; none: not told
 
  private:

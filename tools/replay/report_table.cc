@@ -22,6 +22,24 @@ std::string cut(const std::string& text, std::size_t width) {
   return text.substr(0, end) + "...";
 }
 
+// `text` as cut() has it; where another of `rows` would look the same, with what tells them apart.
+std::string cut_apart(const std::string& text, std::size_t width, std::size_t column,
+                      const std::vector<std::vector<std::string>>& rows) {
+  const std::string plain = cut(text, width);
+  std::size_t same = 0;  // bytes that `text` begins with, as another does that looks like it
+  for (const auto& row : rows) {
+    const std::string& other = row[column];
+    if (other == text || cut(other, width) != plain) continue;
+    same = std::max<std::size_t>(same, std::ranges::mismatch(text, other).in1 - text.begin());
+  }
+  if (same == 0) return plain;
+  const std::string begin = cut(text, width / 3);
+  const std::size_t call = text.rfind("< ", same);
+  while (continues(text[same])) --same;
+  if (call != std::string::npos && same - call < width / 2) same = call + 2;
+  return begin + cut(text.substr(same), width - width_of(begin));
+}
+
 constexpr std::size_t kLeastWidth = 40, kMostWidth = 100;
 std::size_t columns_of_reports = kMostWidth;
 
@@ -106,7 +124,7 @@ std::string ReportTable::text() const {
   for (const auto& row : rows_) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::string cell = cut(row[i], widths[i]);
+      const std::string cell = cut_apart(row[i], widths[i], i, rows_);
       const std::string space(widths[i] - std::min(widths[i], width_of(cell)), ' ');
       line += "  " + (alignment_[i] != 'r' ? cell + space : space + cell);
     }
