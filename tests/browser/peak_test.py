@@ -406,6 +406,39 @@ class Begun(PageTest):
 
 
 class Failed(PageTest):
+    def set_width(self, width):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Emulation.clearDeviceMetricsOverride", {})
+
+    def test_a_page_of_a_failed_request_says_so_in_its_title_and_above_the_chart(self):
+        for width in (1400, 390):
+            self.set_width(width)
+            self.open("failed")
+            self.assertEqual(self.driver.title, "Out of memory: failed.snapshot.json")
+            self.js("weirPage.view.setTime(0, 7100000)")  # it is at the right edge
+            self.settle()
+            mark = self.find(".marks .grave text")
+            self.assertEqual(self.js("return arguments[0].textContent", mark), "out of memory: 15 MiB asked…")
+            left, right = self.js("const b = arguments[0].getBoundingClientRect(); return [b.left, b.right]", mark)
+            self.assertGreaterEqual(left, 0)
+            self.assertLessEqual(right, width)
+
+    def test_what_pytorch_held_is_in_view_however_much_of_it_was_unused(self):
+        self.open("failed")
+        top, held = self.js("return [weirPage.view.top, weirPage.charts[0].recording.otherPeakReserved]")
+        self.assertGreater(top, held)
+
+    def test_all_frames_fit_on_a_phone(self):
+        self.set_width(390)
+        self.open("failed")
+        title, button = self.find(".flame h3"), self.find(".all-frames")
+        self.assertLess(title.size["height"], 50)  # two lines at most
+        self.assertLess(button.size["height"], 32)  # one line
+        button.click()
+        self.settle()
+        self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), 390)
+
     def test_the_request_that_failed_is_the_headline_and_the_moment_that_is_shown(self):
         self.open("failed")
         self.assertEqual(self.text(".title h2"), "When the request failed: 10 MiB in 1 block")

@@ -136,19 +136,26 @@ class Axes {
       if (at < last + 3) continue;
       last = at;
       const text = mark.text.length > 28 ? `${mark.text.slice(0, 27)}…` : mark.text;
-      const named = at >= free && at + text.length * 6.5 < width + kMargin.right;
-      if (named) free = at + text.length * 6.5 + 12;
-      shown.push({...mark, at, label: named ? text : ''});
+      const room = text.length * 6.5;
+      // A grave one is named in any case.
+      const onLeft = mark.grave && at + room >= width + kMargin.right;
+      if (onLeft) shown.filter((other) => other.end > at - room - 12).forEach((other) => other.label = '');
+      const named = onLeft || (at >= free && at + room < width + kMargin.right);
+      if (named) free = (onLeft ? at : at + room) + 12;
+      shown.push({...mark, at, onLeft, end: free, label: named ? text : ''});
     }
     this.marks.attr('transform', `translate(${kMargin.left},${kMargin.top})`);
     const joined = this.marks.selectAll('g').data(shown).join((enter) => {
       const g = enter.append('g');
       g.append('path').attr('d', 'M0,-2l-4,-7h8z');
-      g.append('text').attr('x', 7).attr('y', -4);
+      g.append('text').attr('y', -4);
       return g;
     });
     joined.attr('class', (d) => d.grave ? 'grave' : null)
         .attr('transform', (d) => `translate(${d.at},0)`);
-    joined.select('text').text((d) => d.label);
+    joined.select('text')
+        .text((d) => d.label)
+        .attr('x', (d) => d.onLeft ? -7 : 7)
+        .attr('text-anchor', (d) => d.onLeft ? 'end' : 'start');
   }
 }

@@ -10,8 +10,9 @@ class Page {
     this.colours = new Colours(recordings);
     const most = d3.max(recordings, (r) => Math.max(d3.max(r.reservedBytes) ?? 0, r.peakLive));
     const other = d3.max(recordings, (r) => r.otherPeakReserved);
-    // Where there is room for it, PyTorch's line is in view; else one must zoom out to see it.
-    const usual = Math.max(most, other <= 1.5 * most ? other : 0) * kHeadroom;
+    // Where there is room for it, or it is what ran, PyTorch's line is in view; else one must zoom out.
+    const ran = recordings.some(({origin}) => origin.held !== undefined);
+    const usual = Math.max(most, ran || other <= 1.5 * most ? other : 0) * kHeadroom;
     this.view = new View(d3.max(recordings, (r) => r.duration), usual, other * kHeadroom);
     this.panels = document.getElementById('panels');
     this.filter = {stream: null, pool: null, least: null, most: null};
@@ -225,7 +226,8 @@ function show(recordings) {
     recordings.forEach((r, i) => r.source += ` (${i + 1})`);  // of different folders
   if (recordings.some((r) => !r.origin.has_times)) countEvents();
   const names = recordings.map((r) => r.source || 'a recording');
-  document.title = `Memory of ${names.join(' and ')}`;
+  const ranOut = recordings.some(({origin}) => origin.failure !== undefined);
+  document.title = `${ranOut ? 'Out of memory:' : 'Memory of'} ${names.join(' and ')}`;
   readTheme();
   document.body.classList.toggle('two', recordings.length > 1);
   const page = new Page(recordings);

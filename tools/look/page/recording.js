@@ -47,6 +47,13 @@ function changed(values, change) {
   return out;
 }
 
+// A mark of the program's, or of what a trace or log says failed.
+function markOf(text) {
+  const [, bytes] = text.match(/^out of memory: (\d+) bytes/) ?? [];
+  return bytes === undefined ? {text} : {text: failedText(Number(bytes)), grave: true};
+}
+const failedText = (bytes) => `out of memory: ${formatBytes(bytes)} asked for`;
+
 function bytesOf(base64) {
   if (Uint8Array.fromBase64 !== undefined) return Uint8Array.fromBase64(base64);
   const text = atob(base64);
@@ -96,7 +103,7 @@ class Recording {
       naming: header.calls.map(([, named, via]) => ({named, via})),
       callsOfStack: header.calls_of_stack,
       purposeOfStack: header.purposes,  // by whole stack; empty: not told
-      marks: header.marks.map(([time, text]) => ({time, text})),
+      marks: header.marks.map(([time, text]) => ({time, ...markOf(text)})),
       // What the file says beside its events: {has_times, devices, failure, verdict}.
       origin: header.origin,
     });
@@ -229,7 +236,7 @@ class Recording {
     const time = read('happening_time', happenings, kDifferences);
     const amount = read('happening_amount', happenings);
     const text = [
-      (n) => `out of memory: ${formatBytes(n)} asked for`,
+      failedText,
       (n) => `the host waited ${formatDuration(n)}`,
       (n) => `${formatBytes(n)} given back to the driver`,
       () => 'a capture began',
