@@ -20,13 +20,14 @@ class Matching {
  public:
   // `numbered`: the two may number the same thing differently; its name then has both numbers.
   explicit Matching(Unit unit, bool numbered = false) : unit_(unit), numbered_(numbered) {}
-  void before(const std::string& key, const std::string& name, std::uint64_t value) {
+  void add(bool first, const std::string& key, const std::string& name, std::uint64_t value) {
     Change& change = at(key, name);
-    change.before = change.before.value_or(0) + value;
+    std::optional<std::uint64_t>& side = first ? change.before : change.after;
+    side = side.value_or(0) + value;
   }
-  void after(const std::string& key, const std::string& name, std::uint64_t value) {
-    Change& change = at(key, name);
-    change.after = change.after.value_or(0) + value;
+  void add(const std::string& name, std::uint64_t before, std::uint64_t after) {
+    add(true, name, name, before);
+    add(false, name, name, after);
   }
   // Those that changed, the largest change first.
   ChangeGroup group(std::string name, std::string title) && {
@@ -78,10 +79,11 @@ template <class Key>
 ChangeGroup shares(std::string name, std::string title, const std::vector<Share>& before,
                    const std::vector<Share>& after, Key key) {
   Matching matching(Unit::bytes, name == "by_stream" || name == "by_pool");
-  for (const Share& share : before) {
-    matching.before(key(share, true), share.name, share.bytes.count);
+  for (const bool first : {true, false}) {
+    for (const Share& share : first ? before : after) {
+      matching.add(first, key(share, first), share.name, share.bytes.count);
+    }
   }
-  for (const Share& share : after) matching.after(key(share, false), share.name, share.bytes.count);
   return std::move(matching).group(std::move(name), std::move(title));
 }
 
@@ -110,46 +112,35 @@ ChangeGroup fragmentation(const Report& before, const Report& after) {
   for (int i = 0; i < kCauses; ++i) {
     std::string name(name_of(static_cast<Cause>(i)));
     std::replace(name.begin(), name.end(), '_', ' ');
-    matching.before(name, name, before.peak_reserved.causes[i].count);
-    matching.after(name, name, after.peak_reserved.causes[i].count);
+    matching.add(name, before.peak_reserved.causes[i].count, after.peak_reserved.causes[i].count);
   }
   return std::move(matching).group("fragmentation", "not requested, at the peak of reserved");
 }
 
 ChangeGroup counts(const Report& before, const Report& after) {
   Matching matching(Unit::count);
-  const auto add = [&](const char* name, std::uint64_t a, std::uint64_t b) {
-    matching.before(name, name, a);
-    matching.after(name, name, b);
-  };
   const Totals &a = before.totals, &b = after.totals;
-  add("allocations", a.allocations, b.allocations);
-  add("fences", a.fences, b.fences);
-  add("stream waits", a.stream_waits, b.stream_waits);
-  add("host waits", a.host_waits.count, b.host_waits.count);
-  add("pages created", a.pages_created, b.pages_created);
-  add("pages released", a.pages_released, b.pages_released);
-  add("mappings made", a.maps, b.maps);
-  add("mappings removed", a.unmaps, b.unmaps);
-  add("captures", a.captures, b.captures);
-  add("out of memory", a.out_of_memory, b.out_of_memory);
+  matching.add("allocations", a.allocations, b.allocations);
+  matching.add("fences", a.fences, b.fences);
+  matching.add("stream waits", a.stream_waits, b.stream_waits);
+  matching.add("host waits", a.host_waits.count, b.host_waits.count);
+  matching.add("pages created", a.pages_created, b.pages_created);
+  matching.add("pages released", a.pages_released, b.pages_released);
+  matching.add("mappings made", a.maps, b.maps);
+  matching.add("mappings removed", a.unmaps, b.unmaps);
+  matching.add("captures", a.captures, b.captures);
+  matching.add("out of memory", a.out_of_memory, b.out_of_memory);
   return std::move(matching).group("counts", "counts");
 }
 
 ChangeGroup waits(const Report& before, const Report& after) {
   Matching matching(Unit::count, true);
-  const auto each = [&](const Report& report, bool first) {
-    for (const WaitPair& pair : report.waits) {
-      const std::string key = stream_key(pair.waiter_nth) + stream_key(pair.awaited_nth);
-      const std::string name = fmt::format("{} for {}", pair.waiter_name, pair.awaited_name);
-      if (first)
-        matching.before(key, name, pair.waits);
-      else
-        matching.after(key, name, pair.waits);
+  for (const bool first : {true, false}) {
+    for (const WaitPair& pair : (first ? before : after).waits) {
+      matching.add(first, stream_key(pair.waiter_nth) + stream_key(pair.awaited_nth),
+                   fmt::format("{} for {}", pair.waiter_name, pair.awaited_name), pair.waits);
     }
-  };
-  each(before, true);
-  each(after, false);
+  }
   return std::move(matching).group("waits", "waits of a stream for another");
 }
 

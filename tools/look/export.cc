@@ -145,39 +145,40 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
   if (!whole) return whole.error();
   const Result<FileKind> kind = kind_of(*whole, options.kind, options.device);
   if (!kind) return kind.error();
-  const auto write = [&](auto&& append, std::string left_out = {}) -> Result<std::string> {
-    Result<OutputFile> file = OutputFile::open(output, whole->path());
-    if (!file.ok()) return std::move(file).error();
-    append(*file);
-    if (Status written = file->commit(); !written) return std::move(written).error();
-    return left_out;
-  };
+  std::string text, left_out, damage;
+  std::optional<Loaded> recording;  // is written piece by piece
   if (*kind == FileKind::pickle) {
-    const Result<PytorchTrace> trace = read_pytorch_trace(whole->path(), options.device);
+    Result<PytorchTrace> trace = read_pytorch_trace(whole->path(), options.device);
     if (!trace.ok()) return whole->named(trace.error());
-    std::string left_out = stacks_left_out(trace->stacks.stacks);
+    left_out = stacks_left_out(trace->stacks.stacks);
     for (std::size_t i = 0; i < trace->devices.size(); ++i) {
       if (std::cmp_equal(i, trace->device) || !trace->devices[i].is_used()) continue;
       left_out += fmt::format("{}device {}", left_out.empty() ? "" : ", ", i);
     }
-    Result<std::string> written =
-        write([&](OutputFile& file) { file.text() += trace->text; }, std::move(left_out));
-    const Status status = damage_status(whole->name(), trace->damage);
-    return written && !status ? Result<std::string>(status.error()) : std::move(written);
-  }
-  if (*kind == FileKind::rmm_log) {
-    const Result<std::string> trace = trace_of_rmm_log(whole->path());
+    text = std::move(trace->text);
+    damage = trace->damage;
+  } else if (*kind == FileKind::rmm_log) {
+    Result<std::string> trace = trace_of_rmm_log(whole->path());
     if (!trace) return whole->named(trace.error());
-    return write([&](OutputFile& file) { file.text() += *trace; });
+    text = *std::move(trace);
+  } else {
+    LoadOptions known = options;
+    known.kind = *kind;
+    Result<Loaded> loaded = load(whole->path(), known);
+    if (!loaded.ok()) return whole->named(loaded.error());
+    left_out = stacks_left_out(loaded->stacks);
+    damage = loaded->damage;
+    recording = *std::move(loaded);
   }
-  LoadOptions known = options;
-  known.kind = *kind;
-  const Result<Loaded> recording = load(whole->path(), known);
-  if (!recording.ok()) return whole->named(recording.error());
-  Result<std::string> left_out = write([&](OutputFile& file) { write_trace(*recording, file); },
-                                       stacks_left_out(recording->stacks));
-  const Status status = damage_status(whole->name(), recording->damage);
-  return left_out && !status ? status.error() : left_out;
+  Result<OutputFile> file = OutputFile::open(output, whole->path());
+  if (!file.ok()) return std::move(file).error();
+  file->text() = std::move(text);
+  if (recording) write_trace(*recording, *file);
+  if (Status written = file->commit(); !written) return std::move(written).error();
+  if (Status whole_read = damage_status(whole->name(), damage); !whole_read) {
+    return std::move(whole_read).error();
+  }
+  return left_out;
 }
 
 }  // namespace weir

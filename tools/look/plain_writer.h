@@ -28,6 +28,8 @@ class PlainWriter {
   virtual void real(double value) = 0;
   virtual void boolean(bool value) = 0;
   virtual void finish() = 0;
+  void member(std::string_view name, std::string_view text) { key(name), string(text); }
+  void member(std::string_view name, std::uint64_t value) { key(name), unsigned_integer(value); }
 
   // The value that `write` writes, made once for each `id`, and referred to or copied afterwards.
   template <class Write>

@@ -22,16 +22,17 @@ Json shares(const std::vector<Share>& shares, const char* id) {
   return list;
 }
 
-Json causes(const std::array<Bytes, kCauses>& bytes) {
+template <class Part, std::size_t kParts>
+Json parts_json(const std::array<Bytes, kParts>& bytes) {
   Json parts;
-  for (int i = 0; i < kCauses; ++i) {
-    parts[std::string(name_of(static_cast<Cause>(i))) + "_bytes"] = bytes[i].count;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    parts[std::string(name_of(static_cast<Part>(i))) + "_bytes"] = bytes[i].count;
   }
   return parts;
 }
 
 Json moment_json(const Moment& moment) {
-  Json fragmentation = causes(moment.causes);
+  Json fragmentation = parts_json<Cause>(moment.causes);
   fragmentation["unplaced_bytes"] = moment.unplaced.count;
   return {{"event", moment.events},
           {"time_us", microseconds(moment.time)},
@@ -118,13 +119,9 @@ Json advice_json(const Advice& advice) {
 }
 
 Json held_json(const Held& held) {
-  Json inactive;
-  for (int i = 0; i < kInactives; ++i) {
-    inactive[std::string(name_of(static_cast<Inactive>(i))) + "_bytes"] = held.inactive[i].count;
-  }
   return {{"reserved_bytes", held.reserved.count},
           {"live_bytes", held.live.count},
-          {"inactive", std::move(inactive)},
+          {"inactive", parts_json<Inactive>(held.inactive)},
           {"largest_inactive_bytes", held.largest_inactive.count},
           {"segments", held.segments.size()}};
 }

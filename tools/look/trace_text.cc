@@ -97,16 +97,111 @@ class TraceText {
     return text;
   }
 
-  void header();
-  void marks_before(Nanoseconds time, EventKind kind);
+  void header() {
+    nlohmann::ordered_json header;
+    header["workload"] = recording_.program;
+    header["recorder"] = "weir";
+    if (!recording_.device.empty()) header["gpu"] = recording_.device;
+    header["columns"] =
+        "op id bytes stream time_us; m = phase marker; u = fence: id stream time_us; w = wait: "
+        "stream stream time_us";
+    out_ += "# " + header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+
+  void marks_before(Nanoseconds time, EventKind kind) {
+    const auto& marks = recording_.marks;
+    const auto is_due = [&](const RecordedMark& mark) {
+      return kind == EventKind::capture_begin ? mark.time <= time : mark.time < time;
+    };
+    for (; next_mark_ < marks.size() && is_due(marks[next_mark_]); ++next_mark_) {
+      std::string text = one_line(marks[next_mark_].text);
+      if (capture_ == Capture::by_event) {
+        line("# {}\n", text);
+        continue;
+      }
+      // Only of the last mark before a capture can this be the name.
+      const bool names_capture = text.starts_with(kCapture) && is_before_capture() &&
+                                 (next_mark_ + 1 == marks.size() || !is_due(marks[next_mark_ + 1]));
+      if ((text.starts_with(kCapture) && !names_capture) || text.empty()) text = "mark: " + text;
+      marker(text);
+      capture_ = names_capture ? Capture::by_mark : Capture::none;
+    }
+  }
+
   void marker(const std::string& text);
-  bool is_before_capture() const;
-  void add(const Event& event);
-  void allocate(const Event& event);
-  void deallocate(Address address);
-  void fence(const Event& event);
-  void capture_begin(const Event& event);
-  void capture_end();
+
+  // Does a captured phase begin before the next block is allocated or freed?
+  bool is_before_capture() const {
+    for (auto event = recording_.events.from(at_); event != recording_.events.end(); ++event) {
+      const EventKind kind = event->kind;
+      if (kind == EventKind::capture_begin) return whole_captures_.contains(event.index());
+      if (kind == EventKind::allocate || kind == EventKind::deallocate) return false;
+    }
+    return false;
+  }
+
+  void add(const Event& event) {
+    switch (event.kind) {
+      case EventKind::allocate:
+        return allocate(event);
+      case EventKind::deallocate:
+        return deallocate(event.address);
+      case EventKind::fence:
+        return fence(event);
+      case EventKind::stream_wait:
+        return line("w {} {} {}\n", eager_stream(event.stream), eager_stream(event.other),
+                    time_us_);
+      case EventKind::capture_begin:
+        return capture_begin(event);
+      case EventKind::capture_end:
+        return capture_end();
+      case EventKind::out_of_memory:
+        return line("{} out of memory: {} bytes on stream {}\n",
+                    capture_ == Capture::none ? 'm' : '#', event.requested.count,
+                    eager_stream(event.stream));
+      default:
+        return;
+    }
+  }
+
+  void allocate(const Event& event) {
+    deallocate(event.address);  // does nothing, unless the event that freed it is missing
+    const Block block{next_id_++, event.requested.count, eager_stream(event.stream)};
+    live_.emplace(event.address.value, block);
+    line("a {} {} {} {}\n", block.id, block.bytes, block.stream, time_us_);
+  }
+
+  void deallocate(Address address) {
+    const auto found = live_.find(address.value);
+    if (found == live_.end()) return;
+    const Block block = found->second;
+    live_.erase(found);
+    for (const char kind : {'r', 'f'}) {
+      line("{} {} {} {} {}\n", kind, block.id, block.bytes, block.stream, time_us_);
+    }
+  }
+
+  void fence(const Event& event) {
+    const auto found = live_.find(event.address.value);
+    if (found == live_.end()) return;
+    line("u {} {} {}\n", found->second.id, eager_stream(event.other), time_us_);
+  }
+
+  void capture_begin(const Event& event) {
+    if (capture_ != Capture::none) return;
+    if (!whole_captures_.contains(at_)) {
+      return line("# a capture into pool {}, with work outside it meanwhile: replayed eagerly\n",
+                  event.pool);
+    }
+    marker(fmt::format("{} into pool {}", kCapture, event.pool));
+    capture_ = Capture::by_event;
+  }
+
+  void capture_end() {
+    if (capture_ != Capture::by_event) return;
+    marker("after the capture");
+    capture_ = Capture::none;
+  }
 
   const Recording& recording_;
   std::string& out_;
@@ -120,110 +215,7 @@ class TraceText {
   enum class Capture { none, by_mark, by_event } capture_ = Capture::none;
 };
 
-void TraceText::header() {
-  nlohmann::ordered_json header;
-  header["workload"] = recording_.program;
-  header["recorder"] = "weir";
-  if (!recording_.device.empty()) header["gpu"] = recording_.device;
-  header["columns"] =
-      "op id bytes stream time_us; m = phase marker; u = fence: id stream time_us; w = wait: "
-      "stream stream time_us";
-  out_ += "# " + header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-void TraceText::marks_before(Nanoseconds time, EventKind kind) {
-  const auto& marks = recording_.marks;
-  const auto is_due = [&](const RecordedMark& mark) {
-    return kind == EventKind::capture_begin ? mark.time <= time : mark.time < time;
-  };
-  for (; next_mark_ < marks.size() && is_due(marks[next_mark_]); ++next_mark_) {
-    std::string text = one_line(marks[next_mark_].text);
-    if (capture_ == Capture::by_event) {
-      line("# {}\n", text);
-      continue;
-    }
-    // Only of the last mark before a capture can this be the name.
-    const bool names_capture = text.starts_with(kCapture) && is_before_capture() &&
-                               (next_mark_ + 1 == marks.size() || !is_due(marks[next_mark_ + 1]));
-    if ((text.starts_with(kCapture) && !names_capture) || text.empty()) text = "mark: " + text;
-    marker(text);
-    capture_ = names_capture ? Capture::by_mark : Capture::none;
-  }
-}
-
-// Does a captured phase begin before the next block is allocated or freed?
-bool TraceText::is_before_capture() const {
-  for (auto event = recording_.events.from(at_); event != recording_.events.end(); ++event) {
-    const EventKind kind = event->kind;
-    if (kind == EventKind::capture_begin) return whole_captures_.contains(event.index());
-    if (kind == EventKind::allocate || kind == EventKind::deallocate) return false;
-  }
-  return false;
-}
-
 void TraceText::marker(const std::string& text) { line("m {}\n", text); }
-
-void TraceText::add(const Event& event) {
-  switch (event.kind) {
-    case EventKind::allocate:
-      return allocate(event);
-    case EventKind::deallocate:
-      return deallocate(event.address);
-    case EventKind::fence:
-      return fence(event);
-    case EventKind::stream_wait:
-      return line("w {} {} {}\n", eager_stream(event.stream), eager_stream(event.other), time_us_);
-    case EventKind::capture_begin:
-      return capture_begin(event);
-    case EventKind::capture_end:
-      return capture_end();
-    case EventKind::out_of_memory:
-      return line("{} out of memory: {} bytes on stream {}\n",
-                  capture_ == Capture::none ? 'm' : '#', event.requested.count,
-                  eager_stream(event.stream));
-    default:
-      return;
-  }
-}
-
-void TraceText::allocate(const Event& event) {
-  deallocate(event.address);  // does nothing, unless the event that freed it is missing
-  const Block block{next_id_++, event.requested.count, eager_stream(event.stream)};
-  live_.emplace(event.address.value, block);
-  line("a {} {} {} {}\n", block.id, block.bytes, block.stream, time_us_);
-}
-
-void TraceText::deallocate(Address address) {
-  const auto found = live_.find(address.value);
-  if (found == live_.end()) return;
-  const Block block = found->second;
-  live_.erase(found);
-  for (const char kind : {'r', 'f'}) {
-    line("{} {} {} {} {}\n", kind, block.id, block.bytes, block.stream, time_us_);
-  }
-}
-
-void TraceText::fence(const Event& event) {
-  const auto found = live_.find(event.address.value);
-  if (found == live_.end()) return;
-  line("u {} {} {}\n", found->second.id, eager_stream(event.other), time_us_);
-}
-
-void TraceText::capture_begin(const Event& event) {
-  if (capture_ != Capture::none) return;
-  if (!whole_captures_.contains(at_)) {
-    return line("# a capture into pool {}, with work outside it meanwhile: replayed eagerly\n",
-                event.pool);
-  }
-  marker(fmt::format("{} into pool {}", kCapture, event.pool));
-  capture_ = Capture::by_event;
-}
-
-void TraceText::capture_end() {
-  if (capture_ != Capture::by_event) return;
-  marker("after the capture");
-  capture_ = Capture::none;
-}
 
 }  // namespace
 
