@@ -61,9 +61,9 @@ bool opens_in_browser(std::string page) {
   return spawned == 0;
 }
 
-// Opens the page of `shown` in a browser; of none, the empty page.
+// Opens the page of `shown`, whose report is given, in a browser; of none, the empty page.
 Status open_page(const LookCommand& command, const std::string& name,
-                 std::span<const Loaded* const> shown) {
+                 std::span<const Loaded* const> shown, const Report* report = nullptr) {
   if (::access(temporary_folder().c_str(), W_OK | X_OK) != 0) {
     return Error(ErrorCode::invalid_input,
                  fmt::format("{}: no page can be made in it: {}; set TMPDIR to another folder",
@@ -71,10 +71,13 @@ Status open_page(const LookCommand& command, const std::string& name,
   }
   const std::string page = temporary_page(name);
   const mode_t before = ::umask(0077);  // the folder is everybody's
-  Status written = write_html(page, shown, command.paths);
+  Status written = write_html(page, shown, command.paths, report);
   ::umask(before);
   if (!written) return written;
   const bool opens = !command.no_open && opens_in_browser(page);
+  if (!opens && !shown.empty()) {
+    fmt::print("weir timeline FILE --to html -o PAGE.html makes the page elsewhere.\n");
+  }
   fmt::print("{}: {}\n", opens ? "Opening in a browser" : "Open this page in a browser",
              printable(page));
   return {};
@@ -85,18 +88,20 @@ Status run(const LookCommand& command) {
   if (Status allowed = check_names({{"FILE", command.file}}, {}); !allowed) return allowed;
   const Result<Loaded> recording = load_shown(command.file, command.input, true);
   if (!recording) return recording.error();
-  const std::vector<std::string> verdict = verdict_of(report_of(*recording, {}, recording->origin));
+  const Report report = report_of(*recording, {}, recording->origin);
+  const std::vector<std::string> verdict = verdict_of(report);
   for (std::size_t i = 0; i < std::min(kSentences, verdict.size()); ++i) {
     fmt::print("{}\n", wrapped(printable(verdict[i]), 0));
   }
   const Loaded* const shown[] = {&*recording};
-  if (Status opened = open_page(command, recording->source, shown); !opened) return opened;
+  if (Status opened = open_page(command, recording->source, shown, &report); !opened) return opened;
   return damage_status(recording->source, recording->damage);
 }
 
 constexpr const char* kLookFooter = R"(
 FILE is what `weir timeline` takes. The page stays in the folder for temporary files (TMPDIR), and
-only this user may read it; xdg-open opens it.
+only this user may read it; xdg-open opens it. `weir timeline FILE --to html -o PAGE.html` makes it
+elsewhere.
 
 Examples:
   weir look snapshot.pickle

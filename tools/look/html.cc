@@ -52,8 +52,8 @@ Status check_page(std::span<const Loaded* const> recordings) {
   return {};
 }
 
-Status put_data(const Loaded& recording, Paths paths, OutputFile& file) {
-  const std::string data = compressed(html_data(recording, paths));
+Status put_data(const Loaded& recording, Paths paths, const Report* report, OutputFile& file) {
+  const std::string data = compressed(html_data(recording, paths, report));
   if (data.empty()) {
     return Error(ErrorCode::unavailable, "the page's data can't be compressed: out of host memory");
   }
@@ -63,7 +63,8 @@ Status put_data(const Loaded& recording, Paths paths, OutputFile& file) {
 }
 
 // The page with each `@name@` replaced, once each, in the order in which they stand in it.
-Status put_page(std::span<const Loaded* const> recordings, Paths paths, OutputFile& file) {
+Status put_page(std::span<const Loaded* const> recordings, Paths paths, const Report* report,
+                OutputFile& file) {
   std::string_view page = page_source::page();
   const auto up_to = [&](std::string_view name) {
     const std::size_t place = page.find(name);
@@ -74,7 +75,7 @@ Status put_page(std::span<const Loaded* const> recordings, Paths paths, OutputFi
   file.text() += page_source::style();
   up_to("@data@");
   for (const Loaded* recording : recordings) {
-    if (Status status = put_data(*recording, paths, file); !status.ok()) return status;
+    if (Status status = put_data(*recording, paths, report, file); !status.ok()) return status;
   }
   up_to("@library@");
   file.text() += page_source::library();
@@ -88,7 +89,8 @@ Status put_page(std::span<const Loaded* const> recordings, Paths paths, OutputFi
 
 }  // namespace
 
-Status write_html(const std::string& path, std::span<const Loaded* const> recordings, Paths paths) {
+Status write_html(const std::string& path, std::span<const Loaded* const> recordings, Paths paths,
+                  const Report* report) {
   for (const Loaded* recording : recordings) {
     // Two files are read; OutputFile knows of one.
     if (is_same_file(path, recording->source)) {
@@ -99,7 +101,7 @@ Status write_html(const std::string& path, std::span<const Loaded* const> record
   if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
   Result<OutputFile> file = OutputFile::open(path, "");
   if (!file.ok()) return std::move(file).error();
-  Status made = put_page(recordings, paths, *file);
+  Status made = put_page(recordings, paths, report, *file);
   return made ? file->commit() : std::move(made);
 }
 

@@ -373,9 +373,9 @@ class Writer {
 
 }  // namespace
 
-std::string html_data(const Loaded& recording, Paths paths) {
-  Writer writer(recording, paths, report_of(recording, {}, recording.origin));
-  return writer.run();
+std::string html_data(const Loaded& recording, Paths paths, const Report* report) {
+  if (report != nullptr) return Writer(recording, paths, *report).run();
+  return Writer(recording, paths, report_of(recording, {}, recording.origin)).run();
 }
 
 }  // namespace weir

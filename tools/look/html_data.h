@@ -11,10 +11,11 @@
 #include <string>
 
 #include "look/load.h"
+#include "look/report.h"
 #include "look/symbols.h"
 
 namespace weir {
 
-std::string html_data(const Loaded& recording, Paths paths);
+std::string html_data(const Loaded& recording, Paths paths, const Report* report = nullptr);
 
 }  // namespace weir

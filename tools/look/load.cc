@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <string>
 #include <utility>
 
@@ -80,16 +82,21 @@ Result<Loaded> load_trace(const InputFile& file, FileKind kind, const LoadOption
   };
   Result<RecordedTrace> trace = read_trace_of(file, kind, options.device, part(0));
   if (!trace) return std::move(trace).error();
-  std::optional<Help> help;
-  if (options.help) help = options.help(*trace);
   PytorchTrace& snapshot = trace->snapshot;
   const bool has_times = snapshot.stacks.has_times;
   // Time begins with the trace, which the first block does.
   const Nanoseconds start{trace->start_us * 1000};
   for (TraceStacks::Failure& failure : snapshot.stacks.failures)
     failure.time = failure.time - start;
-  Result<Recording> recording = replayed(*trace, std::move(snapshot.stacks), part(parts - 1));
+  // What would help is found by replays of its own, beside this one.
+  std::future<std::optional<Help>> help;
+  if (options.help) help = std::async(std::launch::async, options.help, std::cref(*trace));
+  Result<Recording> recording = replayed(*trace, snapshot.stacks, part(parts - 1));
   if (!recording) return std::move(recording).error();
+  std::optional<Help> found;
+  if (help.valid()) found = help.get();
+  recording->frames = std::move(snapshot.stacks.frames);
+  recording->stacks = std::move(snapshot.stacks.stacks);
   Loaded loaded{*std::move(recording), {}};
   loaded.other_reserved = std::move(snapshot.reserved);
   loaded.damage = std::move(snapshot.damage);
@@ -102,7 +109,7 @@ Result<Loaded> load_trace(const InputFile& file, FileKind kind, const LoadOption
                    .held = std::move(snapshot.held),
                    .lacks_segments = snapshot.lacks_segments,
                    .expandable_segments = snapshot.expandable_segments,
-                   .help = std::move(help),
+                   .help = std::move(found),
                    .addresses = std::move(snapshot.addresses)};
   if (snapshot.devices.size() > 1) loaded.origin.devices = std::move(snapshot.devices);
   if (std::optional<Held>& held = loaded.origin.held) {

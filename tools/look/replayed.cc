@@ -105,15 +105,13 @@ std::string workload(const Trace& trace, const nlohmann::json& header) {
 
 }  // namespace
 
-Result<Recording> replayed(const Trace& trace, TraceStacks stacks,
+Result<Recording> replayed(const Trace& trace, const TraceStacks& stacks,
                            std::function<void(std::uint64_t, std::uint64_t)> progress) {
   Recording recording;
   recording.source = trace.name;
   const nlohmann::json header = nlohmann::json::parse(trace.header_json, nullptr, false);
   recording.program = workload(trace, header);
   recording.other_peak_reserved = peak_reserved(header);
-  recording.frames = std::move(stacks.frames);
-  recording.stacks = std::move(stacks.stacks);
 
   // Whatever device the program had: this one has room for it.
   const Bytes memory = std::max(SimOptions{}.memory, round_up(trace.peak_live * 2, 1_GiB));

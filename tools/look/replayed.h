@@ -30,9 +30,10 @@ struct TraceStacks {
 // What Weir does when it runs the trace once. Early blocks are there at the beginning. Time begins
 // with the trace; streams have the trace's numbers (a captured one, with its highest bit set); its
 // markers are marks; blocks that it never freed are live at the end. `progress`: as ReplayOptions
-// has it. Errors: invalid_input, with the line: the simulated device can't run it.
+// has it. The caller adds the texts of stacks. Errors: invalid_input, with the line: the simulated
+// device can't run it.
 Result<Recording> replayed(
-    const Trace& trace, TraceStacks stacks = {},
+    const Trace& trace, const TraceStacks& stacks = {},
     std::function<void(std::uint64_t done, std::uint64_t all)> progress = {});
 
 }  // namespace weir
