@@ -70,23 +70,33 @@ std::string fit_text(const Answer& answer) {
     text += fmt::format(", {} of it for blocks that come and go", in_words(answer.going));
   }
   ReportTable table(answer.gpu ? "nrnr" : "nr");
-  std::vector<std::string> heading = {"allocator",
-                                      answer.gpu ? "without a limit" : "holds at most"};
+  // Of a file without a peak a replay knows what was live alone; what was freed before may be
+  // cached.
+  std::vector<std::string> heading = {"allocator", !answer.shows_peak ? "holds at least"
+                                                   : answer.gpu       ? "without a limit"
+                                                                      : "holds at most"};
   if (answer.gpu) heading.insert(heading.end(), {"on " + in_words(*answer.gpu), "they may grow"});
   table.add(heading);
   for (const suite::FitWay& way : answer.ways) {
     std::vector<std::string> row = {name_of(way), in_words(way.held)};
     if (answer.gpu) {
-      row.emplace_back(!*way.fits                ? "out of memory"
-                       : way.held <= *answer.gpu ? "fits"
-                                                 : "fits, cache freed");
+      row.emplace_back(!*way.fits                               ? "out of memory"
+                       : !answer.shows_peak && !way.is_recorded ? "may fit"
+                       : way.held <= *answer.gpu                ? "fits"
+                                                                : "fits, cache freed");
       row.push_back(!way.may_grow               ? "-"
                     : *way.may_grow > kMostTold ? fmt::format("over {} times", kMostTold)
                                                 : fmt::format("{:.2f} times", *way.may_grow));
     }
     table.add(row);
   }
-  const std::string doubt = answer.doubt.empty() ? "" : "\n" + wrapped(answer.doubt, 0) + "\n";
+  std::string doubt = answer.doubt;
+  if (!answer.shows_peak) {
+    doubt +=
+        " What was freed before the file's beginning is in no replay: a row that was not "
+        "recorded counts live blocks alone, and can't be compared with one that was.";
+  }
+  if (!doubt.empty()) doubt = "\n" + wrapped(doubt, 0) + "\n";
   return wrapped(text + ".", 0) + "\n\n" + table.text() + doubt;
 }
 
@@ -170,7 +180,10 @@ void add_fit_command(CLI::App& app, ExitCode& exit_code) {
       "fit", "Say whether a program fits into a GPU, and with which allocator and settings");
   add_input(*fit, "FILE", command->file,
             "A trace, an RMM log, a recording, or a snapshot of PyTorch's; -: standard input");
-  fit->add_option("--gpu", command->gpu, "Memory that the program may have, such as 24GiB")
+  fit->add_option("--gpu", command->gpu,
+                  "Memory that the program may have; 24GiB: about that of a card of 24 GB; 24GB: "
+                  "24e9 bytes, "
+                  "22.4GiB")
       ->transform(not_empty())
       ->type_name("SIZE");
   add_device_option(*fit, command->device);

@@ -275,11 +275,12 @@ TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {
   const auto less = nlohmann::json::parse(weir("report --json " + write("less.trace", trace)).out);
   EXPECT_EQ(less["verdict"][2],
             "What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold 200 MiB, Weir "
-            "200 MiB; PyTorch would hold 280 MiB.");
+            "200 MiB; under PyTorch's default settings it would hold 280 MiB.");
   const auto none = nlohmann::json::parse(
       weir("report --json " + write("none.trace", "a 0 104857600 0 0\nf 0 104857600 0 9\n")).out);
   EXPECT_EQ(none["verdict"][2],
-            "No setting helps: PyTorch would hold 100 MiB, and 100 MiB was live.");
+            "No setting helps: under PyTorch's default settings it would hold 100 MiB, and 100 MiB "
+            "was live.");
 }
 
 TEST_F(LookCommands, ADeviceIsRefusedWhereAFileHasOne) {
@@ -301,6 +302,46 @@ TEST_F(LookCommands, DamagedJsonIsSaidWithItsPlace) {
   const Finished weirs = weir("report " + write("b.json", "{\"weir_snapshot\": 1,\n\n}"));
   EXPECT_EQ(weirs.code, 3);
   EXPECT_THAT(weirs.err, HasSubstr("b.json: the JSON is damaged at line 3, column 1: "));
+}
+
+TEST_F(LookCommands, JsonThatWasCutOffIsSaidWithItsEndAndTheRemedy) {
+  const std::string whole = kRanOut, weirs = R"({"weir_snapshot": 1, "device": {"name": "sim"}})";
+  for (const std::string& text : {whole.substr(0, 900), whole.substr(0, whole.find("size") + 2),
+                                  weirs.substr(0, 30), weirs.substr(0, weirs.size() - 1)}) {
+    const Finished run = weir("report " + write("cut.json", text));
+    EXPECT_EQ(run.code, 3);
+    EXPECT_THAT(run.err,
+                HasSubstr(fmt::format("cut.json: the JSON was cut off: it ends at byte {}; "
+                                      "copy the file again, or write it again",
+                                      text.size())));
+  }
+}
+
+TEST_F(LookCommands, DevicesThatHadLittleToDoAreSaidWhereOneRanOut) {
+  const std::string little = weir("report " + write("ran_out.json", kRanOut)).out;
+  EXPECT_THAT(little, ContainsRegex("No\\sother\\sdevice\\sheld\\smore\\sthan\\s2.00\\sMiB"));
+  std::string even = kRanOut;
+  even.replace(even.find("2097152"), 7, "16777216");
+  EXPECT_THAT(weir("report " + write("even.json", even)).out, Not(HasSubstr("evenly")));
+}
+
+TEST_F(LookCommands, FitComparesNoReplayOfOneMomentWithWhatWasRecorded) {
+  const std::string file = write("moment.json", R"json({"segments": [
+    {"device": 0, "address": 67108864, "total_size": 41943040, "stream": 0, "segment_type": "large",
+     "blocks": [{"size": 10485760, "state": "active_allocated"},
+                {"size": 31457280, "state": "inactive"}]}],
+    "device_traces": [[]]})json");
+  const Finished all = weir("fit " + file), gpu = weir("fit --gpu 1GiB " + file);
+  EXPECT_THAT(all.out, AllOf(HasSubstr("holds at least"), HasSubstr("can't be compared")));
+  EXPECT_THAT(gpu.out, AllOf(HasSubstr("may fit"), ContainsRegex("recorded so\\) .*fits ")));
+  EXPECT_THAT(weir("fit " + write("small.trace", kSmallTrace)).out,
+              AllOf(HasSubstr("holds at most"), Not(HasSubstr("can't be compared"))));
+}
+
+TEST_F(LookCommands, OfATraceItIsSaidWhatUnderPyTorchMeans) {
+  const Finished report = weir("report " + write("small.trace", kSmallTrace));
+  EXPECT_THAT(report.out,
+              ContainsRegex("under\\sPyTorch's\\sdefault\\ssettings\\sit\\swould\\shold"));
 }
 
 TEST_F(LookCommands, PytorchsFormatKeepsTheDeviceAndWhatWasFreeOnIt) {
@@ -662,7 +703,7 @@ TEST_F(LookCommands, WhatAFileIsIsSaidWhereItCannotBeRead) {
   EXPECT_EQ(trace.code, 3);
   EXPECT_THAT(trace.err, HasSubstr("a trace of PyTorch's profiler, which has no blocks"));
   const Finished cut = weir("report --from pytorch " + write("cut.json", R"({"segments": [)"));
-  EXPECT_THAT(cut.err, HasSubstr("the JSON is damaged at line 1, column 15: "));
+  EXPECT_THAT(cut.err, HasSubstr("the JSON was cut off: it ends at byte 14"));
   const Finished before = weir("--from pytorch report " + write("s.json", kRanOut));
   EXPECT_EQ(before.code, 2);
   EXPECT_THAT(before.err, HasSubstr("'--from' stands before the command that it belongs to: "));

@@ -451,13 +451,14 @@ class JsonAsPickle final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return writer_.end_dict(), true; }
   bool start_array(std::size_t) override { return writer_.begin_list(), true; }
   bool end_array() override { return writer_.end_list(), true; }
-  bool parse_error(std::size_t, const std::string&,
+  bool parse_error(std::size_t at, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    return damage = error.what(), false;
+    return damage = error.what(), damaged_at = at, false;
   }
   void finish() { writer_.finish(); }
 
   std::string damage;
+  std::size_t damaged_at = 0;
 
  private:
   PickleWriter writer_;
@@ -471,9 +472,11 @@ bool is_json(std::string_view bytes) {
 
 }  // namespace
 
-std::string damaged_json(std::string_view why) {
-  return fmt::format("the JSON is damaged {}",
-                     why.substr(std::min(why.find("at line"), why.size())));
+std::string damaged_json(std::string_view why, std::size_t at, std::size_t size) {
+  constexpr std::string_view kRemedy = "; copy the file again, or write it again";
+  if (at > size) return fmt::format("the JSON was cut off: it ends at byte {}{}", size, kRemedy);
+  return fmt::format("the JSON is damaged {}{}",
+                     why.substr(std::min(why.find("at line"), why.size())), kRemedy);
 }
 
 Result<Pickle> Pickle::parse(std::string bytes, const std::string& name) {
@@ -481,7 +484,8 @@ Result<Pickle> Pickle::parse(std::string bytes, const std::string& name) {
     std::string text;
     JsonAsPickle json(text);
     if (!nlohmann::json::sax_parse(bytes, &json)) {
-      return Error(ErrorCode::invalid_input, name + ": " + damaged_json(json.damage));
+      return Error(ErrorCode::invalid_input,
+                   name + ": " + damaged_json(json.damage, json.damaged_at, bytes.size()));
     }
     json.finish();
     bytes = std::move(text);

@@ -82,7 +82,8 @@ class Pickle {
   PickleValue root_;
 };
 
-// "the JSON is damaged at line 3, column 8: ...". `why`: what nlohmann::json says of it.
-std::string damaged_json(std::string_view why);
+// "the JSON is damaged at line 3, column 8: ...", or was cut off. `why`: what nlohmann::json says
+// of byte `at` of `size`.
+std::string damaged_json(std::string_view why, std::size_t at, std::size_t size);
 
 }  // namespace weir

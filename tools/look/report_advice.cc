@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "look/report.h"
 #include "look/stack_calls.h"
@@ -202,7 +203,21 @@ std::vector<Advice> advice_on(const Report& report) {
   return advice;
 }
 
-std::string what_helps(const Report& report) {
+namespace {
+
+// Of a program that ran out on one of several devices that it uses: that the others had little.
+std::string uneven(const Origin& origin) {
+  Bytes shown, others;
+  for (std::size_t i = 0; i < origin.devices.size(); ++i) {
+    Bytes& most = std::cmp_equal(i, origin.device) ? shown : others;
+    most = std::max(most, origin.devices[i].peak_reserved);
+  }
+  if (!origin.failure || others == 0_B || others > shown / 2) return {};
+  return fmt::format(" No other device held more than {}: divide the work evenly.",
+                     in_words(others));
+}
+
+std::string setting_or_less(const Report& report) {
   const std::optional<Help>& help = report.origin.help;
   if (help && !help->needs_less) return help->text;
   if (!help && !report.advice.empty()) {
@@ -222,6 +237,12 @@ std::string what_helps(const Report& report) {
                      is_much ? "O" : "No setting helps: o", in_words(held), in_words(gain),
                      has_weights ? ": load fewer or smaller weights (half precision, offload)" : "",
                      remedy);
+}
+
+}  // namespace
+
+std::string what_helps(const Report& report) {
+  return setting_or_less(report) + uneven(report.origin);
 }
 
 std::vector<Advice> further_advice(const Report& report) {

@@ -139,7 +139,7 @@ Result<Recording> parse_snapshot(std::string_view text, const std::string& name)
   try {
     root = json::parse(text);
   } catch (const json::parse_error& error) {
-    return bad(damaged_json(error.what()));
+    return bad(damaged_json(error.what(), error.byte, text.size()));
   }
   const std::uint64_t version = number(root, "weir_snapshot");
   if (version == 0 && root.contains("traceEvents")) {

@@ -310,7 +310,8 @@ std::optional<Help> help_for_peak(const Served& served, const PytorchTrace& file
   const std::string less =
       either(tightest(ways, true, is_less), tightest(ways, false, is_less), enough, file);
   const std::string held =
-      (now.is_recorded ? "PyTorch held " : "PyTorch would hold ") + in_words(now.held);
+      (now.is_recorded ? "PyTorch held " : "under PyTorch's default settings it would hold ") +
+      in_words(now.held);
   if (!less.empty()) return Help{.text = fmt::format("What helps: {}; {}.", less, held)};
   return Help{.text = fmt::format("No setting helps: {}, and {} was live.", held,
                                   in_words(served.peak_live())),
