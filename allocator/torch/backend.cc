@@ -51,15 +51,24 @@ DeviceMemory& Backend::open(int device) {
   const std::unique_lock guard = lock();
   std::atomic<DeviceMemory*>& place = memories_.at(static_cast<std::size_t>(device));
   if (DeviceMemory* const known = place.load()) return *known;
-  const auto observer = [this, device](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
+  const auto observer = [this, device](const DeviceMemory::Refusal& refused) {
     std::unique_lock observing = lock();
     const auto observers = observers_;
+    const auto rejection_observers = rejection_observers_;
     observing.unlock();
-    for (const auto& observe : observers) {
-      observe(device, static_cast<std::int64_t>(asked.count), allowed.count, free.count);
+    const std::size_t asked = refused.asked.count;
+    if (refused.is_rejection) {
+      for (const auto& observe : rejection_observers) {
+        observe(device, asked, refused.reserved.count, refused.total.count);
+      }
+    } else {
+      for (const auto& observe : observers) {
+        observe(device, static_cast<std::int64_t>(asked), refused.allowed.count,
+                refused.free.count);
+      }
     }
     // The heap was asked directly, and so the allocator has not seen the failure.
-    allocator_.report_failure(error, device);
+    allocator_.report_failure(refused.error, device);
   };
   try {
     owned_.push_back(std::make_unique<DeviceMemory>(device, allocator_.device(device),
@@ -123,7 +132,7 @@ DeviceMemory* Backend::looked_at(c10::DeviceIndex device) const {
 
 native::DeviceStats Backend::getDeviceStats(c10::DeviceIndex device) {
   DeviceMemory* const memory = looked_at(device);
-  return memory != nullptr ? memory->statistics().stats() : device_stats({}, {}, {});
+  return memory != nullptr ? memory->stats() : device_stats({}, {}, {});
 }
 void Backend::resetAccumulatedStats(c10::DeviceIndex device) {
   if (DeviceMemory* const memory = looked_at(device)) memory->statistics().reset_accumulated();
@@ -342,6 +351,32 @@ void Backend::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   const std::unique_lock guard = lock();
   observers_.push_back(std::move(observer));
 }
+
+#if WEIR_TORCH_SINCE(12)
+std::shared_ptr<c10::GatheredContext> Backend::getContextForPointer(const void* pointer) {
+  std::shared_ptr<c10::GatheredContext> context;
+  for_each([&](DeviceMemory& memory) {
+    const std::optional<DeviceMemory::Found> block = memory.find(pointer);
+    if (block) context = memory.history().context_of(block->address.pointer());
+  });
+  return context;
+}
+void Backend::attachOomRejectionObserver(OomRejectionObserver observer) {
+  const std::unique_lock guard = lock();
+  rejection_observers_.push_back(std::move(observer));
+}
+#endif
+
+#if WEIR_TORCH_SINCE(14)
+void Backend::annotateMemory(const void* pointer, const std::string& metadata) {
+  const auto& [memory, block] = owner(pointer, "annotateMemory");
+  TORCH_CHECK(block.address == Address::of(pointer), "annotateMemory: ", pointer,
+              " is not where a block begins: that is at ", block.address.pointer());
+  History& history = memory.history();
+  history.note(native::TraceEntry::ANNOTATE, block.address, block.requested, block.stream,
+               block.pool, history.context_of_allocation(), &metadata);
+}
+#endif
 
 void Backend::attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) {
   std::unique_lock guard = lock();

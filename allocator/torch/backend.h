@@ -22,10 +22,14 @@
 #include "torch/device_memory.h"
 #include "torch/ipc.h"
 #include "torch/process_end.h"
+#include "torch/versions.h"
 #include "weir/allocator.h"
 
 namespace weir::pytorch {
 
+// CUDACachingAllocator's, since PyTorch 2.12.
+using OomRejectionObserver = std::function<void(std::int64_t device, std::size_t asked,
+                                                std::size_t reserved, std::size_t device_total)>;
 using c10::cuda::CUDACachingAllocator::AllocatorState;
 using c10::cuda::CUDACachingAllocator::CheckpointDelta;
 using c10::cuda::CUDACachingAllocator::CUDAAllocator;
@@ -105,11 +109,14 @@ class Backend final : public CUDAAllocator {
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
-  // Pure virtual from PyTorch 2.15 on, and absent before: hence no `override`. Observes requests
-  // that native refuses by its setting throw_on_cudamalloc_oom, which Weir has not: never called.
-  void attachOomRejectionObserver(
-      std::function<void(std::int64_t device, std::size_t request, std::size_t allocated,
-                         std::size_t device_total)> /*observer*/) {}
+#if WEIR_TORCH_SINCE(12)
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* pointer) override;
+  void attachOomRejectionObserver(OomRejectionObserver observer) override;
+#endif
+#if WEIR_TORCH_SINCE(14)
+  bool supportsUserMetadata() override { return true; }
+  void annotateMemory(const void* pointer, const std::string& metadata) override;
+#endif
   void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override;
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex reaches) override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
@@ -172,7 +179,8 @@ class Backend final : public CUDAAllocator {
   std::vector<std::unique_ptr<DeviceMemory>> owned_;  // guarded by mutex_
   History::Options history_;                          // guarded by mutex_; for devices opened later
   std::vector<OutOfMemoryObserver> observers_;        // by mutex_
-  std::vector<native::AllocatorTraceTracker> trackers_;  // by mutex_
+  std::vector<OomRejectionObserver> rejection_observers_;  // by mutex_
+  std::vector<native::AllocatorTraceTracker> trackers_;    // by mutex_
 };
 
 // The one that is in use, once install() was called.

@@ -10,6 +10,7 @@
 #include "torch/errors.h"
 #include "torch/memory_fraction.h"
 #include "torch/shortage.h"
+#include "torch/versions.h"
 #include "weir/cuda_device.h"
 
 namespace weir::pytorch {
@@ -72,7 +73,7 @@ DeviceMemory::DeviceMemory(int number, Device& device, DeviceHeap& heap,
                  uncached_bytes_ += comes ? segment.bytes.count : -segment.bytes.count;
                  return;
                }
-               statistics_.count_segment(segment.bytes, comes);
+               statistics_.count_segment(id, segment.bytes, comes);
                if (!history_.wants_entries()) return;
                using Entry = native::TraceEntry;
                history_.note(comes ? Entry::SEGMENT_ALLOC : Entry::SEGMENT_FREE, segment.address,
@@ -197,12 +198,25 @@ void DeviceMemory::fail(Bytes bytes, const Stream& stream, const Error& error) {
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= kMostAsked, kAskedForTooMuch);
   const Result<MemoryInfo> memory = device_.memory_info();
   const MemoryInfo now = memory ? *memory : MemoryInfo{.free = 0_B, .total = total_};
-  // The entry's address is how much is free.
-  history_.note(native::TraceEntry::OOM, Address{now.free.count}, bytes, stream, {0, 0},
-                history_.context_of_allocation());
-  statistics_.count(&Counts::out_of_memory);
   const Bytes limit = heap_.options().limit;
-  if (observer_) observer_(bytes, limit > 0_B ? limit : total_, now.free, error);
+  const Bytes reserved =
+      Bytes{heap_.statistics().reserved_bytes.current} + statistics_.held_by_sources();
+  const bool is_rejection = is_rejected(bytes, reserved);
+  if (!is_rejection) {
+    // The entry's address is how much is free.
+    history_.note(native::TraceEntry::OOM, Address{now.free.count}, bytes, stream, {0, 0},
+                  history_.context_of_allocation());
+  }
+  statistics_.count(is_rejection ? &Counts::rejections : &Counts::out_of_memory);
+  if (observer_) {
+    observer_({.asked = bytes,
+               .allowed = limit > 0_B ? limit : total_,
+               .reserved = reserved,
+               .free = now.free,
+               .total = total_,
+               .is_rejection = is_rejection,
+               .error = error});
+  }
   const Shortage shortage{.device = number_,
                           .asked = bytes,
                           .memory = now,
@@ -212,7 +226,19 @@ void DeviceMemory::fail(Bytes bytes, const Stream& stream, const Error& error) {
                           .pool_of = [this](std::uint64_t id) { return pools_.id_of(id); },
                           .of_other_sources = statistics_.held_by_sources(),
                           .error = error.message()};
-  TORCH_CHECK_WITH(OutOfMemoryError, false, message_of(shortage));
+  TORCH_CHECK_WITH(OutOfMemoryError, false, is_rejection ? kRejected : "", message_of(shortage));
+}
+
+// As PyTorch's own rejects it: what is reserved and this request are more than the device has. What
+// a limit refuses is out of memory there, too.
+bool DeviceMemory::is_rejected([[maybe_unused]] Bytes bytes,
+                               [[maybe_unused]] Bytes reserved) const {
+#if WEIR_TORCH_SINCE(12)
+  return c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom() &&
+         heap_.options().limit == 0_B && reserved + bytes > total_;
+#else
+  return false;
+#endif
 }
 
 // --- Frees.

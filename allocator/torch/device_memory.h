@@ -32,10 +32,16 @@ SegmentPool::Source source_of(
 // Threads: self-synchronised. Errors are c10::Error; out of memory c10::OutOfMemoryError.
 class DeviceMemory {
  public:
-  // Called for a request that found no memory: how much may be had in all, how much the device has
-  // free, and the heap's own error.
-  using OutOfMemoryObserver =
-      std::function<void(Bytes asked, Bytes allowed, Bytes free, const Error& error)>;
+  // A request that found no memory.
+  struct Refusal {
+    Bytes asked;
+    Bytes allowed;              // that may be had in all
+    Bytes reserved;             // of that
+    Bytes free, total;          // of the device
+    bool is_rejection = false;  // by PyTorch's setting throw_on_cudamalloc_oom
+    const Error& error;         // the heap's own
+  };
+  using OutOfMemoryObserver = std::function<void(const Refusal&)>;
 
   // `device` and `heap` must outlive this.
   DeviceMemory(int number, Device& device, DeviceHeap& heap, OutOfMemoryObserver observer = {});
@@ -48,6 +54,7 @@ class DeviceMemory {
   History& history() { return history_; }
   Streams& streams() { return streams_; }
   DeviceStatistics& statistics() { return statistics_; }
+  native::DeviceStats stats() { return statistics_.stats(pools_.held()); }
 
   // Reports an earlier free that failed, instead of allocating.
   void* allocate(Bytes bytes, const Stream& stream);
@@ -107,6 +114,7 @@ class DeviceMemory {
   std::shared_ptr<SegmentPool> source_for(const Stream& stream);
   void begin_retry();
   [[noreturn]] void fail(Bytes bytes, const Stream& stream, const Error& error);
+  bool is_rejected(Bytes bytes, Bytes reserved) const;
 
   [[gnu::noinline]] bool deallocate_watched(void* block);
   bool give_back(void* block, const Found& found, History::Context context);

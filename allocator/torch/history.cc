@@ -84,14 +84,14 @@ History::Context History::gather(RecordContext least) const {
 }
 
 void History::note(Action action, Address at, Bytes bytes, Stream stream, c10::MempoolId_t pool,
-                   Context context) {
+                   Context context, const std::string* metadata) {
   const std::lock_guard lock(mutex_);
   if (action == TraceEntry::ALLOC && options_.enabled) contexts_[at.pointer()] = context;
   if (action == TraceEntry::FREE_REQUESTED) contexts_.erase(at.pointer());
   if (action == TraceEntry::SEGMENT_ALLOC) segments_[at] = {bytes, {}, origin()};
   if (action == TraceEntry::SEGMENT_FREE) segments_.erase(at);
   if (action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_FREE) context = origin();
-  add(action, at, bytes, stream.handle, pool, std::move(context));
+  add(action, at, bytes, stream.handle, pool, std::move(context), metadata);
 }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -133,14 +133,14 @@ void History::on_event(const Event& event) {
 
 // With mutex_ held.
 void History::add(Action action, Address at, Bytes bytes, void* stream, c10::MempoolId_t pool,
-                  Context context) {
+                  Context context, const std::string* metadata) {
   if (action != TraceEntry::OOM && options_.when < RecordContext::ALLOC) context = nullptr;
   const ThreadNotes& notes = thread_notes();
   // "N/A": as PyTorch's own says it outside of compilation.
   TraceEntry entry(action, device_, at.value, bytes.count, stream, pool, c10::getApproximateTime(),
                    std::move(context),
                    notes.compile_contexts.empty() ? "N/A" : notes.compile_contexts.back(),
-                   notes.user_metadata);
+                   metadata == nullptr ? notes.user_metadata : *metadata);
   for (const native::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   if (!options_.enabled) return;
   if (std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end()) return;

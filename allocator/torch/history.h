@@ -81,8 +81,9 @@ class History final : public EventSink {
   // history. FREE_COMPLETED comes before the memory may serve others. SEGMENT_ALLOC and
   // SEGMENT_FREE are those of an allocator that is not Weir's; the entry's context is then the
   // thread's Cause.
+  // `metadata`: of an annotation; null: the thread's.
   void note(Action action, Address at, Bytes bytes, Stream stream, c10::MempoolId_t pool,
-            Context context = nullptr);
+            Context context = nullptr, const std::string* metadata = nullptr);
   void annotate(const std::vector<std::pair<std::string, std::string>>& metadata);
 
   // Segments that were there before somebody asked are no news: PyTorch's snapshots show them.
@@ -101,7 +102,7 @@ class History final : public EventSink {
   Context gather(native::RecordContext least) const;
   void listen();
   void add(Action action, Address at, Bytes bytes, void* stream, c10::MempoolId_t pool,
-           Context context);
+           Context context, const std::string* metadata = nullptr);
   void note_owners(const Event& event);
 
   const c10::DeviceIndex device_;

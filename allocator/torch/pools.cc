@@ -74,6 +74,7 @@ Status Pools::release(PoolId id) {
     if (pool.graphs != nullptr) {
       gone = std::move(pool);
       pools_.erase(known);
+      released_[id] = {0_B, gone.graphs->statistics().peak_reserved_bytes};
     }
   }
   if (gone.graphs == nullptr) {
@@ -285,6 +286,17 @@ PoolId Pools::id_of(std::uint64_t graph_pool) const {
   const std::lock_guard lock(ids_mutex_);
   const auto known = ids_.find(graph_pool);
   return known == ids_.end() ? PoolId{0, 0} : known->second;
+}
+
+Pools::Held Pools::held() {
+  const std::lock_guard lock(mutex_);
+  Held held = std::exchange(released_, {});
+  for (const auto& [id, pool] : pools_) {
+    if (pool.graphs == nullptr) continue;
+    const GraphPoolStatistics now = pool.graphs->statistics();
+    held[id] = {now.reserved_bytes, now.peak_reserved_bytes};
+  }
+  return held;
 }
 
 Result<std::vector<PlacedBlock>> Pools::blocks(PoolId id) const {

@@ -32,5 +32,9 @@ std::string message_of(const Shortage& shortage);
 inline constexpr Bytes kMostAsked{(std::uint64_t{1} << 60) - 1};
 inline constexpr const char* kAskedForTooMuch =
     "CUDA out of memory. Tried to allocate more than 1EB memory.";
+// What goes before message_of() where PyTorch's setting throw_on_cudamalloc_oom refuses.
+inline constexpr const char* kRejected =
+    "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+    "per_process_memory_fraction limit. ";
 
 }  // namespace weir::pytorch

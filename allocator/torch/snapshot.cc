@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "torch/backend.h"
+#include "torch/versions.h"
 
 namespace weir::pytorch {
 namespace {
@@ -174,12 +175,17 @@ SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_traces) {
   config.garbage_collection_threshold = Config::garbage_collection_threshold();
   config.max_split_size = Config::max_split_size();
   config.pinned_num_register_threads = CudaConfig::pinned_num_register_threads();
-  config.expandable_segments = CudaConfig::expandable_segments();
+  // (CudaConfig's own says, outside of PyTorch's libraries, that the platform has none.)
+  config.expandable_segments = Config::use_expandable_segments();
   config.release_lock_on_malloc = CudaConfig::release_lock_on_cudamalloc();
   config.pinned_use_host_register = CudaConfig::pinned_use_cuda_host_register();
   config.graph_capture_record_stream_reuse = CudaConfig::graph_capture_record_stream_reuse();
   config.last_allocator_settings = c10::CachingAllocator::getAllocatorSettings();
   config.roundup_power2_divisions = Config::roundup_power2_divisions();
+#if WEIR_TORCH_SINCE(13)
+  config.max_round_threshold = Config::pinned_max_round_threshold();
+  config.max_cached_size = Config::pinned_max_cached_size();
+#endif
   return all;
 }
 

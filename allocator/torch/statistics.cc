@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "torch/versions.h"
+
 namespace weir::pytorch {
 namespace {
 
@@ -12,6 +14,13 @@ using c10::CachingAllocator::StatType;
 
 std::int64_t number(std::uint64_t n) { return static_cast<std::int64_t>(n); }
 
+StatArray stats(const Stat& stat) {
+  StatArray all;
+  all[static_cast<std::size_t>(StatType::AGGREGATE)] = stat;
+  all[static_cast<std::size_t>(StatType::LARGE_POOL)] = stat;
+  return all;
+}
+
 // `before`: the gauge when the accumulated figures were last reset.
 StatArray stats(const Gauge& now, const Gauge& before, const Stat& of_sources = {}) {
   Stat stat = of_sources;
@@ -19,10 +28,7 @@ StatArray stats(const Gauge& now, const Gauge& before, const Stat& of_sources = 
   stat.peak += number(now.peak);
   stat.allocated += number(now.total - before.total);
   stat.freed += number((now.total - now.current) - (before.total - before.current));
-  StatArray all;
-  all[static_cast<std::size_t>(StatType::AGGREGATE)] = stat;
-  all[static_cast<std::size_t>(StatType::LARGE_POOL)] = stat;
-  return all;
+  return stats(stat);
 }
 
 void change(Stat& stat, std::uint64_t by, bool up) { up ? stat.increase(by) : stat.decrease(by); }
@@ -32,7 +38,8 @@ void change(Stat& stat, std::uint64_t by, bool up) { up ? stat.increase(by) : st
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
                                                       const Statistics& before,
                                                       const Counts& counts,
-                                                      const SourceStats& sources) {
+                                                      const SourceStats& sources,
+                                                      [[maybe_unused]] const PoolStats& pools) {
   c10::CachingDeviceAllocator::DeviceStats all;
   all.allocation = all.active = stats(now.live_blocks, before.live_blocks, sources.blocks);
   all.allocated_bytes = all.active_bytes = stats(now.live_bytes, before.live_bytes, sources.bytes);
@@ -49,6 +56,14 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
   all.num_device_alloc = all.segment.front().allocated;
   all.num_device_free = all.segment.front().freed;
   all.max_split_size = -1;  // any block may be split
+#if WEIR_TORCH_SINCE(12)
+  all.num_oom_rejections = counts.rejections;
+#endif
+#if WEIR_TORCH_SINCE(13)
+  for (const auto& [id, pool] : pools) {
+    all.reserved_bytes_by_private_pools[id] = stats(pool.reserved);
+  }
+#endif
   return all;
 }
 
@@ -57,8 +72,9 @@ void DeviceStatistics::count(std::int64_t Counts::*what) {
   ++(counts_.*what);
 }
 
-void DeviceStatistics::count_segment(Bytes bytes, bool comes) {
+void DeviceStatistics::count_segment(PoolId pool, Bytes bytes, bool comes) {
   const std::lock_guard lock(mutex_);
+  change(pools_[pool].reserved, bytes.count, comes);
   change(sources_.reserved, bytes.count, comes);
   change(sources_.segments, 1, comes);
 }
@@ -75,7 +91,7 @@ Bytes DeviceStatistics::held_by_sources() const {
   return {static_cast<std::uint64_t>(sources_.reserved.current)};
 }
 
-bool DeviceStatistics::tell_profiler(void* block, std::int64_t bytes) const {
+bool DeviceStatistics::tell_profiler(void* block, std::int64_t bytes) {
   if (!c10::memoryProfilingEnabled()) return false;
   const c10::CachingDeviceAllocator::DeviceStats now = stats();
   c10::reportMemoryUsageToProfiler(
@@ -85,10 +101,20 @@ bool DeviceStatistics::tell_profiler(void* block, std::int64_t bytes) const {
   return true;
 }
 
-c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats() const {
+c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats(const Pools::Held& held) {
   const Statistics now = heap_.statistics();
   const std::lock_guard lock(mutex_);
-  return device_stats(now, before_, counts_, sources_);
+  for (const auto& [id, bytes] : held) {
+    auto& [reserved, highest] = pools_[id];
+    const auto [current, peak] = std::pair(number(bytes.first.count), number(bytes.second.count));
+    if (peak > highest) {
+      reserved.increase(static_cast<std::size_t>(peak - reserved.current));
+      highest = peak;
+    }
+    change(reserved, static_cast<std::uint64_t>(std::abs(current - reserved.current)),
+           current > reserved.current);
+  }
+  return device_stats(now, before_, counts_, sources_, pools_);
 }
 
 void DeviceStatistics::reset_accumulated() {
@@ -97,12 +123,14 @@ void DeviceStatistics::reset_accumulated() {
   before_ = std::move(now);
   counts_ = {};
   for (Stat* const each : sources_.all()) each->reset_accumulated();
+  for (auto& [id, pool] : pools_) pool.reserved.reset_accumulated();
 }
 
 void DeviceStatistics::reset_peaks() {
   heap_.reset_peaks();
   const std::lock_guard lock(mutex_);
   for (Stat* const each : sources_.all()) each->reset_peak();
+  for (auto& [id, pool] : pools_) pool.reserved.reset_peak();
 }
 
 }  // namespace weir::pytorch

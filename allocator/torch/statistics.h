@@ -5,8 +5,10 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <array>
+#include <map>
 #include <mutex>
 
+#include "torch/pools.h"
 #include "weir/device_heap.h"
 #include "weir/statistics.h"
 
@@ -14,7 +16,7 @@ namespace weir::pytorch {
 
 // What PyTorch counts apart from the heap.
 struct Counts {
-  std::int64_t retries = 0, out_of_memory = 0;
+  std::int64_t retries = 0, out_of_memory = 0, rejections = 0;
 };
 
 // What pools with a source hold.
@@ -24,6 +26,14 @@ struct SourceStats {
   std::array<Stat*, 5> all() { return {&blocks, &bytes, &requested, &segments, &reserved}; }
 };
 
+// What each pool has reserved. A pool of the heap's is looked at when PyTorch asks: what it gained
+// and lost meanwhile is not in `allocated` and `freed`, unless it had never held so much.
+struct PoolStat {
+  SourceStats::Stat reserved;
+  std::int64_t highest = 0;  // ever, as far as is in `reserved`
+};
+using PoolStats = std::map<PoolId, PoolStat>;
+
 // PyTorch has a pool of small blocks and one of large ones; Weir has one, which stands under
 // "large_pool" as well as under "all". "Segments" are pages; "inactive split" is what is free in
 // pages that are in use. `before`: what resetAccumulatedStats() has set aside. A peak is the sum of
@@ -31,7 +41,8 @@ struct SourceStats {
 c10::CachingDeviceAllocator::DeviceStats device_stats(const Statistics& now,
                                                       const Statistics& before,
                                                       const Counts& counts,
-                                                      const SourceStats& sources = {});
+                                                      const SourceStats& sources = {},
+                                                      const PoolStats& pools = {});
 
 // What a device heap counts, and with it what pools with a source hold. Threads: self-synchronised.
 class DeviceStatistics {
@@ -41,15 +52,16 @@ class DeviceStatistics {
 
   void count(std::int64_t Counts::*what);
   // A segment of a source comes, or goes; a block of it becomes live, or free.
-  void count_segment(Bytes bytes, bool comes);
+  void count_segment(PoolId pool, Bytes bytes, bool comes);
   void count_block(Bytes bytes, Bytes requested, bool comes);
   Bytes held_by_sources() const;
 
   // Tells torch.profiler, if the calling thread is profiled with profile_memory, of a block that
   // came or (`bytes` below zero) went. Returns whether it is.
-  bool tell_profiler(void* block, std::int64_t bytes) const;
+  bool tell_profiler(void* block, std::int64_t bytes);
 
-  c10::CachingDeviceAllocator::DeviceStats stats() const;
+  // `held`: by pools of the heap.
+  c10::CachingDeviceAllocator::DeviceStats stats(const Pools::Held& held = {});
   void reset_accumulated();
   void reset_peaks();
 
@@ -59,6 +71,7 @@ class DeviceStatistics {
   mutable std::mutex mutex_;
   Counts counts_;        // guarded by mutex_
   SourceStats sources_;  // guarded by mutex_
+  PoolStats pools_;      // guarded by mutex_
   Statistics before_;    // guarded by mutex_; the heap's at the last reset_accumulated()
 };
 

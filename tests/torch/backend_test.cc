@@ -190,6 +190,22 @@ TEST_F(Backends, ADeviceThatIsOpenedLaterHasWhatWasSetBefore) {
       [&](const TraceEntry& entry) { tracked.push_back(entry.device_); });
 
   const Stream stream = new_stream(1);
+#if WEIR_TORCH_SINCE(12)
+  std::vector<std::size_t> rejected;
+  backend_.attachOomRejectionObserver(
+      [&](std::int64_t device, std::size_t asked, std::size_t reserved, std::size_t total) {
+        rejected = {static_cast<std::size_t>(device), asked, reserved, total};
+      });
+  c10::CachingAllocator::setAllocatorSettings("throw_on_cudamalloc_oom:True");
+  EXPECT_THROW((void)backend_.memory(1).allocate(Bytes{1} * (1ull << 49), stream),
+               c10::OutOfMemoryError);
+  c10::CachingAllocator::setAllocatorSettings("throw_on_cudamalloc_oom:False");
+  EXPECT_THAT(rejected,
+              testing::ElementsAre(1, 1ull << 49, 0, sim(1).memory_info().value().total.count));
+  EXPECT_THAT(short_of_memory, testing::IsEmpty());
+  EXPECT_EQ(backend_.getDeviceStats(1).num_oom_rejections, 1);
+  EXPECT_EQ(backend_.getDeviceStats(1).num_ooms, 0);
+#endif
   EXPECT_THROW((void)backend_.memory(1).allocate(Bytes{1} * (1ull << 50), stream),
                c10::OutOfMemoryError);
   const MemoryInfo memory = sim(1).memory_info().value();
@@ -534,6 +550,51 @@ TEST_F(Backends, SnapshotsHaveWhatTheThreadNotedAndEachIsAnEntryOfTheNext) {
   backend_.recordAnnotation({{"step", "c"}});
   EXPECT_THAT(backend_.snapshot({0, 0}, true).external_annotations, testing::IsEmpty());
 }
+
+// Fields that PyTorch has from some version on are no garbage, and no warning comes of them.
+TEST_F(Backends, SnapshotsSayWhichSettingsHold) {
+  struct Warnings final : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { all.push_back(warning.msg()); }
+    std::vector<std::string> all;
+  } warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  const auto settings = backend_.snapshot({0, 0}, false).config_metadata;
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
+  EXPECT_TRUE(settings.expandable_segments);
+  EXPECT_THAT(warnings.all, testing::IsEmpty());
+#if WEIR_TORCH_SINCE(13)
+  EXPECT_EQ(settings.max_round_threshold, ~std::size_t{0}) << "none, as PyTorch has it";
+  EXPECT_EQ(settings.max_cached_size, ~std::size_t{0});
+#endif
+}
+
+#if WEIR_TORCH_SINCE(14)
+TEST_F(Backends, AnAnnotationIsAnEntryOfTheBlockItIsOf) {
+  using native::TraceEntry;
+  const Stream stream = new_stream(0);
+  EXPECT_TRUE(backend_.supportsUserMetadata());
+  const auto context = [] { return std::make_shared<c10::GatheredContext>(); };
+  backend_.recordHistory(true, context, 100, native::RecordContext::ALL, false, {});
+  void* const block = backend_.memory(0).allocate(3_MiB, stream);
+  backend_.setUserMetadata("the thread's");
+  backend_.annotateMemory(block, "weights");
+  backend_.setUserMetadata("");
+  const TraceEntry entry = backend_.snapshot({0, 0}, true).device_traces[0].back();
+  EXPECT_EQ(entry.action_, TraceEntry::ANNOTATE);
+  EXPECT_EQ(entry.addr_, Address::of(block).value);
+  EXPECT_EQ(entry.size_, (3_MiB).count);
+  EXPECT_EQ(entry.user_metadata_, "weights");
+  EXPECT_NE(entry.context_, nullptr);
+  EXPECT_NE(backend_.getContextForPointer(static_cast<char*>(block) + 1), nullptr);
+  EXPECT_EQ(backend_.getContextForPointer(&backend_), nullptr);
+  EXPECT_THROW(backend_.annotateMemory(static_cast<char*>(block) + 1, ""), c10::Error);
+  EXPECT_THROW(backend_.annotateMemory(&backend_, ""), c10::Error);
+  backend_.raw_delete(block);
+  EXPECT_EQ(backend_.getContextForPointer(block), nullptr);
+  backend_.recordHistory(false, nullptr, 1, {}, true, {});
+}
+#endif
 
 // --- What goes to the CUDA runtime.
 

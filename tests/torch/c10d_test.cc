@@ -132,7 +132,14 @@ class C10d : public WithNccl {
 
 TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
   std::ptrdiff_t done = 0;
-  for (const auto& operation : every_operation()) {
+  auto operations = every_operation();
+#if WEIR_TORCH_SINCE(14)
+  operations.emplace_back([this] {
+    at::Tensor o = tensor(), i = written();
+    return group_->gather_into_tensor(o, i);
+  });
+#endif
+  for (const auto& operation : operations) {
     const WorkPointer work = operation();
     ASSERT_NE(work.get(), nullptr) << done;
     EXPECT_EQ(fenced(), static_cast<std::uint64_t>(++done));
@@ -194,6 +201,12 @@ TEST_F(C10d, AWorkSaysWhatPyTorchsOwnSays) {
   EXPECT_EQ(work->result().size(), 1u);
   EXPECT_EQ(work->getSequencenumber(), 7u);
   EXPECT_EQ(work->getDuration(), 2.5F);
+#if WEIR_TORCH_SINCE(14)
+  EXPECT_EQ(work->getTimeout(), std::chrono::milliseconds(11));
+#endif
+#if WEIR_TORCH_SINCE(15)
+  EXPECT_EQ(work->getCompletionKey(), 13u);
+#endif
 }
 
 TEST_F(C10d, OperationsOnTheCurrentStreamNeedNoFence) {

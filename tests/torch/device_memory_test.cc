@@ -81,9 +81,8 @@ class DeviceMemories : public testing::Test {
   const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
   DeviceHeap heap_;
   DeviceMemory::OutOfMemoryObserver observer_;
-  DeviceMemory memory_{0, device_, heap_,
-                       [this](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
-                         if (observer_) observer_(asked, allowed, free, error);
+  DeviceMemory memory_{0, device_, heap_, [this](const DeviceMemory::Refusal& refused) {
+                         if (observer_) observer_(refused);
                        }};
 };
 
@@ -391,9 +390,9 @@ class SmallDeviceMemories : public DeviceMemories {
 
 TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
   std::size_t asked = 0;
-  observer_ = [&](Bytes bytes, Bytes allowed, Bytes, const Error&) {
-    EXPECT_EQ(allowed, 64_MiB);
-    asked = bytes.count;
+  observer_ = [&](const DeviceMemory::Refusal& refused) {
+    EXPECT_EQ(refused.allowed, 64_MiB);
+    asked = refused.asked.count;
   };
   void* const block = memory_.allocate(60_MiB, a_);
   try {

@@ -44,6 +44,12 @@ class FakeWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return {at::Tensor()}; }
   std::uint64_t getSequencenumber() const override { return 7; }
   float getDuration() const override { return 2.5F; }
+#if WEIR_TORCH_SINCE(14)
+  std::chrono::milliseconds getTimeout() const override { return std::chrono::milliseconds(11); }
+#endif
+#if WEIR_TORCH_SINCE(15)
+  std::uint64_t getCompletionKey() const override { return 13; }
+#endif
   std::size_t kept() const { return kept_.size(); }
   int waits = 0;
 
@@ -99,6 +105,9 @@ class FakeNccl final : public c10d::Backend {
   WEIR_LIST(reduce, ReduceOptions)
   WEIR_IN_OUT(_allgather_base, AllgatherOptions)
   WEIR_IN_OUT(_reduce_scatter_base, ReduceScatterOptions)
+#if WEIR_TORCH_SINCE(14)
+  WEIR_IN_OUT(gather_into_tensor, GatherOptions)
+#endif
   WEIR_LISTS(allgather_into_tensor_coalesced, AllgatherOptions)
   WEIR_LISTS(reduce_scatter_tensor_coalesced, ReduceScatterOptions)
   WEIR_LISTS(alltoall, AllToAllOptions)

@@ -95,6 +95,10 @@ class FakeSource final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
   void attachOutOfMemoryObserver(c10::cuda::CUDACachingAllocator::OutOfMemoryObserver) override {
     unused();
   }
+  void attachOomRejectionObserver(  // pure since PyTorch 2.12
+      std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>) {
+    unused();
+  }
   void attachAllocatorTraceTracker(c10::CachingDeviceAllocator::AllocatorTraceTracker) override {
     unused();
   }

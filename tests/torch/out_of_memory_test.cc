@@ -62,9 +62,8 @@ class Gpu {
   DeviceHeap others{device};
   DeviceHeap heap;
   DeviceMemory::OutOfMemoryObserver observer;
-  DeviceMemory memory{3, device, heap,
-                      [this](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
-                        if (observer) observer(asked, allowed, free, error);
+  DeviceMemory memory{3, device, heap, [this](const DeviceMemory::Refusal& refused) {
+                        if (observer) observer(refused);
                       }};
 };
 
@@ -301,9 +300,9 @@ TEST(OutOfMemory, ARemedyIsNamedOnlyWhereItIsEnough) {
 TEST(OutOfMemory, WhoeverWantsToKnowHasTheHeapsOwnError) {
   Gpu gpu(64_MiB);
   std::vector<std::string> errors;
-  gpu.observer = [&](Bytes, Bytes, Bytes, const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
-    errors.push_back(error.message());
+  gpu.observer = [&](const DeviceMemory::Refusal& refused) {
+    EXPECT_EQ(refused.error.code(), ErrorCode::out_of_memory);
+    errors.push_back(refused.error.message());
   };
   const std::string message = gpu.message(100_MiB);
   ASSERT_EQ(errors.size(), 1u);

@@ -59,9 +59,8 @@ class SourcePools : public testing::Test {
   DeviceHeap heap_{device_};
   const std::shared_ptr<FakeSource> source_ = std::make_shared<FakeSource>(device_);
   DeviceMemory::OutOfMemoryObserver observer_;
-  DeviceMemory memory_{0, device_, heap_,
-                       [this](Bytes asked, Bytes allowed, Bytes free, const Error& error) {
-                         if (observer_) observer_(asked, allowed, free, error);
+  DeviceMemory memory_{0, device_, heap_, [this](const DeviceMemory::Refusal& refused) {
+                         if (observer_) observer_(refused);
                        }};
 };
 
@@ -225,7 +224,7 @@ TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemoryFromItsFreeBloc
                                                   testing::Eq((8_MiB).count))));
   // The pool does not grow: what it has not is a shortage of Weir's as ever.
   int told = 0;
-  observer_ = [&](Bytes, Bytes, Bytes, const Error&) { ++told; };
+  observer_ = [&](const DeviceMemory::Refusal&) { ++told; };
   try {
     (void)memory_.allocate(30_MiB, a_);
     ADD_FAILURE() << "there is no memory";

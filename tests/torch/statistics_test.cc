@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
+#include "torch/versions.h"
+#include "weir/sim_device.h"
+
 namespace weir::pytorch {
 namespace {
 
@@ -56,6 +61,40 @@ TEST(DeviceStats, EachFigureHasItsPlace) {
   EXPECT_EQ(all.num_device_free, 4);
   EXPECT_EQ(all.max_split_size, -1);
 }
+
+#if WEIR_TORCH_SINCE(13)
+// A pool of the heap's is looked at now and then; the most that it held is not missed.
+TEST(DeviceStats, APoolThatGrewAndShrankUnseenHasItsPeak) {
+  const PoolId pool{0, 1};
+  SimDevice device;
+  DeviceHeap heap(device);
+  DeviceStatistics statistics(0, heap);
+  const auto look = [&](Bytes now, Bytes peak) {
+    const auto all = statistics.stats({{pool, {now, peak}}}).reserved_bytes_by_private_pools;
+    const auto& stat = all.at(pool)[0];
+    return std::array{stat.current, stat.peak, stat.allocated, stat.freed};
+  };
+  EXPECT_EQ(look(2_B, 5_B), (std::array<std::int64_t, 4>{2, 5, 5, 3}));
+  EXPECT_EQ(look(4_B, 5_B), (std::array<std::int64_t, 4>{4, 5, 7, 3}));
+  statistics.reset_peaks();
+  statistics.reset_accumulated();
+  EXPECT_EQ(look(0_B, 5_B), (std::array<std::int64_t, 4>{0, 4, 0, 4})) << "5 was before";
+  const auto gone = statistics.stats().reserved_bytes_by_private_pools;
+  EXPECT_EQ(gone.at(pool)[0].current, 0);
+}
+
+// A pool with a source tells of each segment.
+TEST(DeviceStats, SegmentsOfASourceAreThoseOfItsPool) {
+  SimDevice device;
+  DeviceHeap heap(device);
+  DeviceStatistics statistics(0, heap);
+  statistics.count_segment({0, 7}, 3_B, /*comes=*/true);
+  statistics.count_segment({0, 7}, 3_B, /*comes=*/false);
+  const auto all = statistics.stats().reserved_bytes_by_private_pools;
+  EXPECT_EQ(all.at({0, 7})[0].peak, 3);
+  EXPECT_EQ(all.at({0, 7})[0].current, 0);
+}
+#endif
 
 }  // namespace
 }  // namespace weir::pytorch

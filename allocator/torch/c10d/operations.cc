@@ -72,6 +72,7 @@ constexpr std::array kOperators = {
     "allgather_coalesced_",
     "allgather_into_tensor_coalesced_",
     "gather_",
+    "gather_into_tensor_",  // since PyTorch 2.14
     "scatter_",
     "reduce_scatter_",
     "_reduce_scatter_base_",
@@ -138,6 +139,7 @@ void add_kernels() {
   static auto* const library = new torch::Library(
       torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
   for (const char* const name : kOperators) {
+    if (!c10::Dispatcher::singleton().findSchema({std::string("c10d::") + name, ""})) continue;
     library->impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
   }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "torch/c10d/operation.h"
+#include "torch/versions.h"
 
 namespace weir::pytorch {
 
@@ -77,6 +78,12 @@ class FencedWork final : public c10d::Work {
   }
   float getDuration() const override { return inner_->getDuration(); }
   std::uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+#if WEIR_TORCH_SINCE(14)
+  std::chrono::milliseconds getTimeout() const override { return inner_->getTimeout(); }
+#endif
+#if WEIR_TORCH_SINCE(15)
+  std::uint64_t getCompletionKey() const override { return inner_->getCompletionKey(); }
+#endif
 
  private:
   void note_waited() {
