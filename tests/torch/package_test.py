@@ -468,15 +468,17 @@ class Package(installed.Installed):
                 self.assertIn("--force-reinstall", result.stderr)
                 self.assertNotIn("Traceback", result.stderr)
 
+    # PyTorch leaked such graphs up to 2.13.
     def test_the_debug_mode_of_graphs_is_told_to_the_library(self):
-        printed = self.run_code(
-            "import torch, weir\n"
-            "weir.enable('pluggable')\n"
-            "tell = weir._enable.active().weir_torch_assume_graphs_leak\n"
-            "weir._enable.active().weir_torch_assume_graphs_leak = lambda: (tell(), print('Weir'))\n"
-            "torch.cuda.CUDAGraph().enable_debug_mode()\n",
-            PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
-        self.assertEqual(printed.splitlines(), ["PyTorch", "Weir"])
+        for version, told in (("2.13.1+cu130", ["PyTorch", "Weir"]), ("2.14.0", ["PyTorch"])):
+            printed = self.run_code(
+                "import torch, weir\n"
+                "weir.enable('pluggable')\n"
+                "tell = weir._enable.active().weir_torch_assume_graphs_leak\n"
+                "weir._enable.active().weir_torch_assume_graphs_leak = lambda: (tell(), print('Weir'))\n"
+                "torch.cuda.CUDAGraph().enable_debug_mode()\n",
+                PYTHONPATH=self.fake_torch(__version__=repr(version), **self.PLUGGABLE), WEIR_DEVICE="sim")
+            self.assertEqual(printed.splitlines(), told)
 
     def test_a_capture_begins_with_idle_memory(self):
         printed = self.run_code(
@@ -502,7 +504,7 @@ class Package(installed.Installed):
             "class CUDAGraph:\n"
             "    def capture_begin(self, works): print('begins', 1 / works)\n"
             "    def capture_end(self, works=1): print('ends', 1 / works)\n"
-            "torch = types.SimpleNamespace(cuda=types.SimpleNamespace(CUDAGraph=CUDAGraph))\n"
+            "torch = types.SimpleNamespace(__version__='2.13.0', cuda=types.SimpleNamespace(CUDAGraph=CUDAGraph))\n"
             "library = types.SimpleNamespace(weir_torch_close_failed_captures=lambda: print('closed'))\n"
             "_enable._close_failed_captures(torch, library)\n"
             "graph = CUDAGraph()\n"

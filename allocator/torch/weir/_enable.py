@@ -22,9 +22,10 @@ _CONFS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # as PyTorch does, t
 # Entries of PYTORCH_CUDA_ALLOC_CONF that mean something to Weir, and what.
 _HONOURED = {"per_process_memory_fraction": "WEIR_LIMIT"}
 # Those that change nothing where memory is Weir's, and need no word.
-_HARMLESS = {"backend", "expandable_segments", "pinned_use_cuda_host_register",
-             "pinned_num_register_threads", "pinned_use_background_threads",
-             "pinned_reserve_segment_size_mb"}
+_HARMLESS = {"backend", "expandable_segments", "expandable_segments_reserve",
+             "expandable_segments_reserve_by_class"}
+# Those that PyTorch honours itself (in its allocator of pinned memory), or the backend.
+_HONOURED_AS_THEY_ARE = ("pinned_", "throw_on_cudamalloc_oom")
 
 
 def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
@@ -48,7 +49,7 @@ def settings_of(conf: str) -> tuple[dict[str, str], list[str]]:
         name, value = name.strip(), value.strip()
         if name in _HONOURED:
             settings[_HONOURED[name]] = _percent(name, value)
-        elif name not in _HARMLESS:
+        elif name not in _HARMLESS and not name.startswith(_HONOURED_AS_THEY_ARE):
             others.append(name if name.isprintable() and name else repr(entry))
     return settings, others
 
@@ -160,8 +161,14 @@ def by_environment() -> None:
     _state["by_environment"] = True
 
 
+def _is_since_2_14(torch) -> bool:  # noqa: ANN001
+    return tuple(map(int, str(torch.__version__).split(".")[:2])) >= (2, 14)
+
+
 def _tell_of_leaks(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
-    """Once a graph is in debug mode, PyTorch destroys no graph that it captures from then on."""
+    """Once a graph is in debug mode, PyTorch before 2.14 destroys no graph that it captures from then on."""
+    if _is_since_2_14(torch):
+        return
 
     @_native.instead_of(torch.cuda.CUDAGraph, "enable_debug_mode")
     def enable_debug_mode(inner, graph) -> None:  # noqa: ANN001
@@ -185,8 +192,10 @@ def _keep_random_state_apart(torch, library: ctypes.CDLL) -> None:  # noqa: ANN0
 
 
 def _close_failed_captures(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
-    """Where a capture can't begin, or fails at its end, PyTorch leaves its pool's binding open: it is closed,
-    and the pool has one user fewer, once the driver says that the stream is not captured."""
+    """Where a capture can't begin, or fails at its end, PyTorch before 2.14 leaves its pool's binding open: it is
+    closed, and the pool has one user fewer, once the driver says that the stream is not captured."""
+    if _is_since_2_14(torch):
+        return
 
     @_native.instead_of(torch.cuda.CUDAGraph, "capture_begin", "capture_end")
     def closing_what_failed(inner, *args, **options):  # noqa: ANN001, ANN202
