@@ -262,6 +262,7 @@ class Convert(unittest.TestCase):
             entry("free_completed", 9000, 80, 1001, 4),
             entry("free_requested", 5000, 300, 1005, 3),
             entry("alloc", 6000, 500, 1006, 1 << 60),
+            {**entry("annotate", 6000, 500, 1007, 1 << 60), "user_metadata": "weights"},
             entry("free_completed", 5000, 300, 1010, 3),
             {"action": "oom", "device_free": 5, "size": 77, "stream": 0, "time_us": 1011},
             entry("snapshot", 0, 0, 1012)], [entry("alloc", 1, 2, 3)]],
@@ -274,7 +275,7 @@ class Convert(unittest.TestCase):
         "a 0 80 4 0", "r 0 80 4 0",  # freed, and never allocated: there before
         f"a 1 1000 7 0", f"a 2 1020 7 0", "r 2 1020 7 0",  # live at the end, likewise
         "a 3 300 3 0", "f 0 80 4 1", "m step 1", "r 3 300 3 5",
-        f"a 4 500 {1 << 60} 6", "f 3 300 3 10", "m out of memory: 77 bytes on stream 0"]
+        f"a 4 500 {1 << 60} 6", "m annotation of 500 bytes: weights", "f 3 300 3 10", "m out of memory: 77 bytes on stream 0"]
 
     def test_every_protocol_that_python_writes(self):
         for protocol in (2, 3, 4, 5):

@@ -257,6 +257,9 @@ void Converter::entry(PickleValue entry) {
   } else if (action == "free") {
     free(address, false);
     free(address, true);
+  } else if (action == "annotate") {  // since PyTorch 2.14
+    marker(fmt::format("annotation of {} bytes: {}", bytes_of(entry, "size").count,
+                       text_of(entry.at("user_metadata"))));
   } else if (action == "oom") {
     fail(entry);
   }
