@@ -3,7 +3,8 @@
 # the CUDA runtime that it uses. Not through find_package(Torch): that wants the whole toolkit to
 # look as it did where the wheel was built, and all that is needed is in two libraries.
 #
-# Sets WEIR_TORCH_VERSION and WEIR_TORCH_FITS. Fails, saying what is missing; where
+# Sets WEIR_TORCH_VERSION, WEIR_TORCH_NAME and WEIR_TORCH_BUILT_FOR (the backend's folder, and its built_for.json),
+# and WEIR_TORCH_FITS. Fails, saying what is missing; where
 # WEIR_TORCH_MAY_LACK is on, warns, and leaves WEIR_TORCH_FITS off.
 include_guard(GLOBAL)
 set(WEIR_TORCH_FITS OFF)
@@ -22,24 +23,24 @@ if(NOT WEIR_TORCH_PYTHON)
 endif()
 
 # Found, not imported: that takes seconds, and all of its dependencies.
-execute_process(
-  COMMAND "${WEIR_TORCH_PYTHON}" -c
-          "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
-  OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
-  RESULT_VARIABLE result)
-if(NOT result EQUAL 0 OR NOT torch_dir)
-  weir_torch_fails("WEIR_TORCH, WEIR_PEERS: ${WEIR_TORCH_PYTHON} has no PyTorch: install it "
-                   "(pip install torch), or set WEIR_TORCH_PYTHON to a Python that has it")
+set(probe "${PROJECT_SOURCE_DIR}/allocator/torch/weir/_backends.py")
+execute_process(COMMAND "${WEIR_TORCH_PYTHON}" "${probe}" OUTPUT_VARIABLE WEIR_TORCH_BUILT_FOR
+                ERROR_VARIABLE error RESULT_VARIABLE result
+                ERROR_STRIP_TRAILING_WHITESPACE)
+if(NOT result EQUAL 0)
+  weir_torch_fails("WEIR_TORCH, WEIR_PEERS: ${error}: install PyTorch (pip install torch), or set "
+                   "WEIR_TORCH_PYTHON to a Python that has it")
 endif()
-
-foreach(file version.py include/c10/cuda/CUDACachingAllocator.h lib/libc10.so lib/libc10_cuda.so)
+string(JSON torch_dir GET "${WEIR_TORCH_BUILT_FOR}" folder)
+string(JSON WEIR_TORCH_VERSION GET "${WEIR_TORCH_BUILT_FOR}" version)
+string(JSON WEIR_TORCH_NAME GET "${WEIR_TORCH_BUILT_FOR}" name)
+string(JSON WEIR_TORCH_BUILT_FOR REMOVE "${WEIR_TORCH_BUILT_FOR}" folder)
+foreach(file include/c10/cuda/CUDACachingAllocator.h lib/libc10.so lib/libc10_cuda.so)
   if(NOT EXISTS "${torch_dir}/${file}")
     weir_torch_fails("WEIR_TORCH, WEIR_PEERS: the PyTorch in ${torch_dir} has no ${file}: "
                      "it must be a build with CUDA")
   endif()
 endforeach()
-file(STRINGS "${torch_dir}/version.py" version REGEX "^__version__ *=")
-string(REGEX REPLACE "^[^'\"]*['\"]([^'\"]*)['\"].*$" "\\1" WEIR_TORCH_VERSION "${version}")
 
 # One CUDA runtime for the program and for PyTorch: the one beside PyTorch in its environment, or
 # the toolkit's. Both have one name ("libcudart.so.13"), so whichever is loaded first is everyone's.

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,19 @@ import unittest
 
 SOURCE = pathlib.Path(__file__).parents[2] / "allocator" / "torch" / "weir"
 LIBRARY = pathlib.Path()  # of the build: libweir_pluggable.so; a test sets it
+
+
+def library_with_table(size):
+    """A 64-bit ELF file that has three symbols, one of them PyTorch's table of functions."""
+    names = b"\0first\0_ZTVN5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocatorE\0last\0"
+    symbols = b"".join(struct.pack("<IBBHQQ", names.index(name), 0x21, 0, 1, 0, length)
+                       for name, length in ((b"first", 8), (b"_ZTV", size), (b"last", 16)))
+    sections = [(0, 0, 0, 0), (11, 64, len(symbols), 2), (3, 64 + len(symbols), len(names), 0)]
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 0, 64 + len(symbols + names),
+                         0, 64, 0, 0, 64, len(sections), 0)
+    return header + symbols + names + b"".join(
+        struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, at, length, link, 0, 8, 24)
+        for kind, at, length, link in sections)
 
 
 class Installed(unittest.TestCase):
@@ -51,13 +65,25 @@ class Installed(unittest.TestCase):
         (path / "torch.py").write_text("\n".join(lines))
         return f"{path}{os.pathsep}{self.folder.name}"
 
-    def broken_torch(self, version, error):
-        """A package named torch that is installed and fails."""
+    def torch_package(self, version, code, cuda="13.0", table=None):
+        """A package named torch that is installed, with this table of functions in its library."""
         path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))
-        (path / "torch").mkdir()
-        (path / "torch" / "version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
-        (path / "torch" / "__init__.py").write_text(error)
+        (path / "torch" / "lib").mkdir(parents=True)
+        (path / "torch" / "version.py").write_text(
+            f"__all__ = []\n__version__ = '{version}'\ncuda: Optional[str] = '{cuda}'\n")
+        (path / "torch" / "__init__.py").write_text(code)
+        if table:
+            (path / "torch" / "lib" / "libtorch_cuda.so").write_bytes(library_with_table(table))
         return f"{path}{os.pathsep}{self.folder.name}"
+
+    def backend(self, version, table=None, content=b""):
+        """Puts a backend that is `content` into the package, built for this PyTorch, until the test ends."""
+        folder = pathlib.Path(self.folder.name, "weir", "torch", ".".join(version.split(".")[:2]) + "-cu13")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        (folder / "libweir_torch.so").write_bytes(content)
+        (folder / "built_for.json").write_text(json.dumps({"version": version, "table": table}))
+        return folder
 
     def info(self, **environment):
         """What `python -m weir info` prints; it must not fail."""

@@ -21,13 +21,14 @@ import installed
 class Package(installed.Installed):
     def test_imports_and_reports_with_neither_gpu_nor_torch(self):
         printed = self.run_code("import weir; i = weir.info(); print(i['pluggable'], i['backend'])")
-        self.assertEqual(printed, "True False")
+        self.assertEqual(printed, "True None")
 
     @unittest.skipIf(importlib.util.find_spec("torch"), "this Python has PyTorch")
     def test_info_says_that_torch_is_missing(self):
         info = self.info()
         self.assertIsNone(info["torch"])
-        self.assertIn("PyTorch is not installed.", info["problems"])
+        self.assertIn("PyTorch is not installed: of Weir, the tools work (python -m weir look, ...).",
+                      info["problems"])
 
     def test_info_says_that_the_build_has_no_cuda(self):
         says = "built without CUDA"
@@ -45,37 +46,46 @@ class Package(installed.Installed):
                             ("import typing_extensions_that_are_missing", "ModuleNotFoundError: No"),
                             ("import os; os.abort()", "Python ended with signal 6")):
             with self.subTest(says):
-                info = self.info(PYTHONPATH=self.broken_torch("2.11.0+cu130", error))
+                info = self.info(PYTHONPATH=self.torch_package("2.11.0+cu130", error))
                 self.assertEqual(info["torch"], "2.11.0+cu130")
                 [problem] = [each for each in info["problems"] if "can't be imported" in each]
                 self.assertIn("PyTorch 2.11.0+cu130 is installed", problem)
                 self.assertIn(says, problem)
 
-    def test_info_names_a_backend_for_another_torch(self):
-        folder = pathlib.Path(self.folder.name, "weir")
-        made = [folder / "libweir_torch.so", folder / "built_for.txt"]
-        made[0].write_bytes(b"")
-        made[1].write_text("2.10.0+cu130\n")
-        try:
-            path = self.broken_torch("2.11.0+cu130", "")
-            info = self.info(PYTHONPATH=path)
-            self.assertEqual((info["backend"], info["built_for"]), (True, "2.10.0+cu130"))
-            self.assertTrue(any("built for PyTorch 2.10.0+cu130, and this is 2.11.0+cu130" in each
-                                for each in info["problems"]), info)
-            made[1].write_text("2.11.0+cu130\n")
-            info = self.info(PYTHONPATH=path)
-            self.assertTrue(any("backend can't be loaded" in each and "file too short" in each
-                                for each in info["problems"]), info)
-            shutil.copy(installed.LIBRARY, made[0])  # loads, and is not the backend
-            info = self.info(PYTHONPATH=path)
-            self.assertTrue(any("undefined symbol: weir_torch_built_for" in each
-                                for each in info["problems"]), info)
-            for odd in (b"", b"\xff\xfe"):  # the library says itself what it was built for
-                made[1].write_bytes(odd)
-                self.assertIsNone(self.info(PYTHONPATH=path)["built_for"])
-        finally:
-            for path in made:
-                path.unlink()
+    def test_the_backend_of_the_minor_version_and_cuda_is_taken_if_its_functions_are_pytorchs(self):
+        self.backend("2.11.0+cu130", table=416)
+        self.backend("2.14.1+cu130", table=472)
+        self.assertEqual(self.info()["built_for"], ["2.11.0+cu130", "2.14.1+cu130"])
+        for version, cuda, table, backend, says in (
+                ("2.11.0+cu130", "13.0", 416, "2.11-cu13", ""),
+                ("2.14.1", "13.0", 472, "2.14-cu13", ""),
+                ("2.14.0+cu132", "13.2", 472, "2.14-cu13", "compiled for PyTorch 2.14.1; 2.14.0 has the same"),
+                ("2.14.7", "13.0", 480, None, "2.14.7 with CUDA 13.0 has other functions than 2.14.1+cu130"),
+                ("2.14.1", "13.0", None, None, "has other functions"),
+                ("2.14.2a0+git1", "13.0", 472, None, "2.14.2a0+git1 is no release"),
+                ("2.14.1+cu126", "12.6", 472, None,
+                 "backends for PyTorch 2.11-cu13, 2.14-cu13, and this is 2.14.1+cu126 with CUDA 12.6"),
+                ("2.10.0", "13.0", 400, None, "backends for PyTorch 2.11-cu13, 2.14-cu13, and this is 2.10.0")):
+            with self.subTest(version):
+                info = self.info(PYTHONPATH=self.torch_package(version, "", cuda, table))
+                self.assertEqual((info["torch"], info["backend"]), (version, backend))
+                lacking = [each for each in info["problems"] if "Weir uses the pluggable library" in each]
+                said = info["notes"] if backend else lacking
+                self.assertEqual((len(lacking), len(said)), (not backend, bool(says)), info)
+                self.assertIn(says, "".join(said))
+
+    def test_info_names_a_damaged_backend(self):
+        path = self.torch_package("2.11.0+cu130", "")
+        folder = self.backend("2.11.0+cu130")
+        for content, says in ((b"", "file too short"),
+                              (installed.LIBRARY.read_bytes(), "undefined symbol: weir_torch_built_for")):
+            with self.subTest(says):
+                (folder / "libweir_torch.so").write_bytes(content)
+                self.assertTrue(any("backend can't be loaded" in each and says in each
+                                    for each in self.info(PYTHONPATH=path)["problems"]))
+        for odd in (b"", b"\xff\xfe"):
+            (folder / "built_for.json").write_bytes(odd)
+            self.assertIsNone(self.info(PYTHONPATH=path)["backend"])
 
     def test_info_tells_a_damaged_library_from_a_missing_one(self):
         library = pathlib.Path(self.folder.name, "weir", installed.LIBRARY.name)
@@ -98,7 +108,7 @@ class Package(installed.Installed):
              f"-DPython3_EXECUTABLE={sys.executable}", *parts,
              *(["-G", "Ninja"] if shutil.which("ninja") else [])],
             capture_output=True, text=True, timeout=120,
-            env={**os.environ, "PYTHONPATH": self.broken_torch("2.11.0", "")})
+            env={**os.environ, "PYTHONPATH": self.torch_package("2.11.0", "")})
         self.assertEqual(result.returncode, 0, result.stderr)
         if "weir: CUDA ON" in result.stdout:  # without a toolkit no backend is wanted
             self.assertIn("without the backend", " ".join(result.stderr.split()))
@@ -107,7 +117,7 @@ class Package(installed.Installed):
         library = pathlib.Path(self.folder.name, "weir", installed.LIBRARY.name)
         library.rename(library.with_suffix(".away"))
         self.addCleanup(library.with_suffix(".away").rename, library)
-        problems = self.info(PYTHONPATH=self.broken_torch("2.11.0", ""))["problems"]
+        problems = self.info(PYTHONPATH=self.torch_package("2.11.0", ""))["problems"]
         self.assertIn("Weir was not installed by pip", problems[0])
         self.assertFalse(any("backend" in each or "only the pluggable" in each
                              for each in problems), problems)
@@ -415,7 +425,7 @@ class Package(installed.Installed):
         self.assertEqual(others, [])
 
     def test_enabling_without_torch_says_so(self):
-        path = self.broken_torch("2.11.0+cu130", "raise ModuleNotFoundError('no torch')")
+        path = self.torch_package("2.11.0+cu130", "raise ModuleNotFoundError('no torch')")
         result = self.python("-m", "weir", "run", "program.py", PYTHONPATH=path)
         self.assertEqual(result.returncode, 1)
         self.assertIn("PyTorch can't be imported", result.stderr)
@@ -450,19 +460,18 @@ class Package(installed.Installed):
                       self.run_code(code, PYTHONPATH=path, WEIR_DEVICE="sim"))
 
     def test_a_backend_that_is_damaged_or_for_another_torch_is_named_and_not_used(self):
-        folder = pathlib.Path(self.folder.name, "weir")
-        library, version = folder / "libweir_torch.so", folder / "built_for.txt"
-        path = self.fake_torch()
-        for bytes_of, built_for, says in ((b"", "9.9", "file too short"),
-                                          (installed.LIBRARY.read_bytes(), "9.9", "can't be used"),
-                                          (b"", "9.8", "built for PyTorch 9.8, and this is 9.9")):
+        code = ("import types\nversion = types.SimpleNamespace(cuda='13.0')\n__version__ = '2.11.0'\n"
+                "cuda = types.SimpleNamespace(is_initialized=lambda: False)\n")
+        path = self.torch_package("2.11.0", code)
+        for content, built_for, says in (
+                (b"", "2.11.0", "file too short"),
+                (installed.LIBRARY.read_bytes(), "2.11.0", "can't be used"),
+                (b"", "2.12.0", "Weir has backends for PyTorch 2.12-cu13, and this is 2.11.0")):
             with self.subTest(says):
-                library.write_bytes(bytes_of)
-                version.write_text(built_for + "\n")
-                self.addCleanup(library.unlink, missing_ok=True)
-                self.addCleanup(version.unlink, missing_ok=True)
+                folder = self.backend(built_for, content=content)
                 result = self.python("-m", "weir", "run", "--allocator", "full", "program.py",
                                      PYTHONPATH=path)
+                shutil.rmtree(folder)
                 self.assertEqual(result.returncode, 1)
                 self.assertIn(says, result.stderr)
                 self.assertIn("--force-reinstall", result.stderr)

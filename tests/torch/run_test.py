@@ -112,12 +112,12 @@ class Run(installed.Installed):
         for error in ("raise OSError('libcublas.so.13: cannot open')", "raise ValueError('libcufile')",
                       "raise ImportError('typing_extensions')"):
             result = self.python("-m", "weir", "run", "program.py",
-                                 PYTHONPATH=self.broken_torch("2.11.0", error))
+                                 PYTHONPATH=self.torch_package("2.11.0", error))
             self.assertEqual((result.returncode, result.stdout), (1, ""))
             self.assertIn("weir: PyTorch can't be imported: ", result.stderr)
             self.assertNotIn("Traceback", result.stderr)
         result = self.python("-m", "weir", "run", "program.py",
-                             PYTHONPATH=self.broken_torch("2.11.0", "cuda = None"))
+                             PYTHONPATH=self.torch_package("2.11.0", "cuda = None"))
         self.assertIn("has no CUDA: install one that has", result.stderr)
         self.assertNotIn("Traceback", result.stderr)
 
@@ -140,7 +140,7 @@ class Run(installed.Installed):
         result = self.python("-W", "error", "-c",
                              "import types, weir\n"
                              "from weir import _native\n"
-                             "_native.backend = lambda torch: types.SimpleNamespace(\n"
+                             "_native.backend = lambda: types.SimpleNamespace(\n"
                              "    weir_torch_enable=lambda: 1, weir_last_error=lambda: b'no driver')\n"
                              "weir.enable()\n",
                              PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
@@ -317,7 +317,7 @@ cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
         said = self.start("import torch, weir; print(weir.enabled(), torch.__version__)", cpu_only)
         self.assertEqual((said.returncode, said.stdout.strip()), (0, "None 9.9"))
         self.assertIn("WEIR_ENABLE=1, and Weir stays off in this process", said.stderr)
-        broken = self.broken_torch("2.11.0", "raise OSError('libcudart is gone')")
+        broken = self.torch_package("2.11.0", "raise OSError('libcudart is gone')")
         said = self.start("import torch", broken)
         self.assertIn("OSError: libcudart is gone", said.stderr.splitlines()[-1])
 

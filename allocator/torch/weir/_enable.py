@@ -101,7 +101,7 @@ def _environment_kept() -> Iterator[None]:
 def enable(kind: str = "auto", **settings: object) -> str:
     """Makes Weir PyTorch's CUDA allocator; returns "full" or "pluggable".
 
-    kind: "full" is the whole backend, which must have been built for the PyTorch that is
+    kind: "full" is the whole backend, of which Weir must have one for the PyTorch that is
     installed; "pluggable" is what PyTorch's interface for plugged-in allocators offers (no
     statistics or snapshots through torch.cuda); "auto" is the first that can be had.
     settings: as WEIR_* variables, in lower case: enable(limit="60GiB", reuse="wait"). None: as the
@@ -222,7 +222,7 @@ def _tell_of_pages(torch) -> None:  # noqa: ANN001
 
 
 def _enable_full(torch) -> None:  # noqa: ANN001
-    backend = _native.backend(str(torch.__version__))
+    backend = _native.backend()
     # Captured buffers that NCCL registers by itself must be of one physical handle each; blocks of
     # Weir's may be of several. Registered pools are another matter, and go on.
     if "NCCL_GRAPH_REGISTER" not in os.environ:
@@ -239,7 +239,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
 
 def _enable_pluggable(torch) -> None:  # noqa: ANN001
     library = _native.pluggable()
-    path = os.fspath(_native.path_of("weir_pluggable"))
+    path = os.fspath(_native.PLUGGABLE)
     if not library.weir_torch_allocator():
         _native.check(library, -1)
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "weir_torch_malloc",

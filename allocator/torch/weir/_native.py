@@ -6,14 +6,13 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import importlib.metadata
-import importlib.util
 import os
 import pathlib
-import re
 import subprocess
 import sys
 from typing import Callable
+
+from weir import _backends, _command
 
 _HERE = pathlib.Path(__file__).parent
 REINSTALL = "`pip install --no-build-isolation --force-reinstall --no-deps .` in Weir's folder"
@@ -120,14 +119,7 @@ class Residue(ctypes.Structure):
     ]
 
 
-def path_of(library: str) -> pathlib.Path:
-    """Of "weir_pluggable" or "weir_torch"; it need not exist."""
-    prefix = "lib"
-    for name in (f"{prefix}{library}.so", f"{library}.so"):
-        if (_HERE / name).exists():
-            return _HERE / name
-    return _HERE / f"{prefix}{library}.so"
-
+PLUGGABLE = _HERE / "libweir_pluggable.so"
 
 _HANDLE, _STATUS = ctypes.c_void_p, ctypes.c_int32
 # What the functions of weir.h that this package calls give and take, and those of the backend alone.
@@ -208,28 +200,24 @@ def _why_missing() -> str:
 
 @functools.cache
 def pluggable() -> ctypes.CDLL:
-    path = path_of("weir_pluggable")
-    if not path.exists():
-        raise Unsuitable(f"{path} is missing: {_why_missing()}")
-    return _load(path, _FUNCTIONS)
-
-
-def _require_built_for(version: str | None, torch: str) -> None:
-    if version not in (None, torch):
-        raise Unsuitable(f"Weir's backend was built for PyTorch {version}, and this is {torch}. "
-                         f"Install Weir again: {REINSTALL}.")
+    if not PLUGGABLE.exists():
+        raise Unsuitable(f"{PLUGGABLE} is missing: {_why_missing()}")
+    return _load(PLUGGABLE, _FUNCTIONS)
 
 
 @functools.cache
-def backend(torch: str) -> ctypes.CDLL:
-    """The full backend. PyTorch must be imported; `torch` is its version. Raises Unsuitable."""
-    path = path_of("weir_torch")
-    if not path.exists():
-        raise Unsuitable(f"this Weir has no backend for PyTorch. {_NO_BACKEND}")
-    _require_built_for(built_for(), torch)  # first: one for another PyTorch may not load
-    library = _load(path, {**_FUNCTIONS, **_BACKEND_FUNCTIONS})
-    _require_built_for(library.weir_torch_built_for().decode(), torch)
-    return library
+def backend() -> ctypes.CDLL:
+    """The full backend for the PyTorch that is imported. Raises Unsuitable."""
+    name, why = _backends.fitting(_backends.installed())
+    if name is None:
+        raise Unsuitable(_no_backend(why))
+    return _load(_backends.FOLDER / name / _backends.LIBRARY, {**_FUNCTIONS, **_BACKEND_FUNCTIONS})
+
+
+def _no_backend(why: str) -> str:
+    if not why:
+        return f"this Weir has no backend for PyTorch. {_NO_BACKEND}"
+    return f"{why} Install such a PyTorch, or Weir for this one: {REINSTALL}."
 
 
 def require_place(file: str, what: str) -> None:
@@ -247,33 +235,6 @@ def check(library: ctypes.CDLL, status: int) -> None:
     """Raises Problem with what the library says, unless `status` is WEIR_OK."""
     if status != 0:
         raise Problem(library.weir_last_error().decode(errors="replace"))
-
-
-def built_for() -> str | None:
-    """The PyTorch that the backend was built for, without loading it."""
-    if not path_of("weir_torch").exists():
-        return None
-    try:
-        return (_HERE / "built_for.txt").read_text().strip() or None
-    except (OSError, UnicodeDecodeError):  # the library itself says it too
-        return None
-
-
-def torch_version() -> str | None:
-    """Of the PyTorch that would be imported, without importing it."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None:
-        return None
-    for folder in spec.submodule_search_locations or []:
-        path = pathlib.Path(folder, "version.py")
-        found = path.exists() and re.search(r"^__version__ *= *['\"]([^'\"]+)", path.read_text(),
-                                            re.MULTILINE)
-        if found:
-            return found[1]
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
 
 
 _IMPORTED = "imported"
@@ -331,46 +292,46 @@ def _in_a_process(code: str, *arguments: pathlib.Path) -> tuple[int | None, str,
 
 def info() -> dict[str, object]:
     """What is installed, and what stands in the way of its working here. Needs no GPU, no PyTorch."""
+    torch = _backends.installed()
+    name, words = _backends.fitting(torch) if torch else (None, "")
+    library = _backends.FOLDER / (name or "") / _backends.LIBRARY
     found = {
-        "pluggable": path_of("weir_pluggable").exists(),
-        "backend": path_of("weir_torch").exists(),
-        "c10d": (library := path_of("weir_torch")).exists() and b"weir_c10d_" in library.read_bytes(),
-        "built_for": built_for(),
-        "torch": torch_version(),
+        "command": _command.PROGRAM.exists(),
+        "pluggable": PLUGGABLE.exists(),
+        "backend": name,
+        "c10d": library.exists() and b"weir_c10d_" in library.read_bytes(),
+        "built_for": [each["version"] for each in _backends.present().values()],
+        "torch": torch and torch.version,
         "driver": _has_driver(),
+        "notes": [words] if name and words else [],
     }
-    return {**found, "problems": _problems(found)}
+    return {**found, "problems": _problems(torch, library if name else None, words)}
 
 
-def _problems(found: dict[str, object]) -> list[str]:
+def _problems(torch: _backends.Torch | None, library: pathlib.Path | None, why: str) -> list[str]:
     problems = []
-    if not found["pluggable"]:
-        which = "The pluggable library is" if found["backend"] else "Weir's libraries are"
-        problems.append(f"{which} missing: {_why_missing()}")
+    if not PLUGGABLE.exists():
+        problems.append(f"The pluggable library is missing: {_why_missing()}")
     else:
-        status, _, said = _in_a_process(_LOAD, path_of("weir_pluggable"))
+        status, _, said = _in_a_process(_LOAD, PLUGGABLE)
         if status != 0:
             problems.append(f"The pluggable library can't be loaded: {said}. Install Weir again: "
                             f"{REINSTALL}.")
     if (_HERE / "no_cuda.txt").exists():
         problems.append(f"Weir was built without CUDA, for the simulated device only. {_NO_CUDA}")
-    fits = found["backend"] and found["built_for"] in (None, found["torch"])
-    if found["torch"] is None:
-        problems.append("PyTorch is not installed.")
+    if torch is None:
+        problems.append("PyTorch is not installed: of Weir, the tools work (python -m weir look, ...).")
     else:
-        torch_why, backend_why = tried(*[path_of("weir_torch")] if fits else [])
+        torch_why, backend_why = tried(*[library] if library else [])
         if torch_why:
-            problems.append(f"PyTorch {found['torch']} is installed and can't be imported: "
-                            f"{torch_why}")
+            problems.append(f"PyTorch {torch.version} is installed and can't be imported: {torch_why}")
         if backend_why:
             problems.append(f"The full backend can't be loaded: {backend_why}. Install Weir again: "
                             f"{REINSTALL}.")
-    if found["torch"] is not None and found["pluggable"] and not found["backend"]:
-        problems.append(f"There is no full backend, only the pluggable library. {_NO_BACKEND}")
-    elif found["built_for"] and found["torch"] and not fits:
-        problems.append(f"The full backend was built for PyTorch {found['built_for']}, and this is "
-                        f"{found['torch']}: install Weir again, with {REINSTALL}.")
-    if not found["driver"]:
+        if library is None and PLUGGABLE.exists():
+            problems.append(f"{_no_backend(why)} Until then Weir uses the pluggable library, without the "
+                            "statistics, snapshots and pools of torch.cuda; the tools work.")
+    if not _has_driver():
         problems.append("There is no NVIDIA driver here (libcuda.so.1).")
     return problems
 
