@@ -42,13 +42,11 @@ OTHER_TARGET = "a program that this test does not build; a test of its own runs 
 NOT_RUN = [
     ("", r"^pip install", INSTALLS),
     ("", r"^apt-get ", INSTALLS),
-    ("building", r"^python3 -m venv|^source environment", INSTALLS),
     ("", r"^tools/docs", "builds the site, with packages that it installs; CI's check of links needs none of it"),
     ("", r"^tools/run ", BUILDS),
     ("", r"^tools/checks/(layers|paths|format|links|figures)", "checks the sources; CI runs it"),
     ("", r"^\.ci/run", BUILDS),
     ("building", r"^cc program.c ", "tests/install/pkg_config does it, with an installed Weir"),
-    ("building|packaging", r"^tools/wheels( |$)", "fetches PyTorch"),
     ("", r"^cmake ", BUILDS),
     ("", r"^ctest ", "runs tests within a test"),
     ("", r"^tools/checks/gpu", NEEDS_GPU),
