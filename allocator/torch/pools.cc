@@ -74,7 +74,6 @@ Status Pools::release(PoolId id) {
     if (pool.graphs != nullptr) {
       gone = std::move(pool);
       pools_.erase(known);
-      released_[id] = {0_B, gone.graphs->statistics().peak_reserved_bytes};
     }
   }
   if (gone.graphs == nullptr) {
@@ -288,9 +287,9 @@ PoolId Pools::id_of(std::uint64_t graph_pool) const {
   return known == ids_.end() ? PoolId{0, 0} : known->second;
 }
 
-Pools::Held Pools::held() {
+Pools::Held Pools::held() const {
   const std::lock_guard lock(mutex_);
-  Held held = std::exchange(released_, {});
+  Held held;
   for (const auto& [id, pool] : pools_) {
     if (pool.graphs == nullptr) continue;
     const GraphPoolStatistics now = pool.graphs->statistics();

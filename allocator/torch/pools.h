@@ -102,10 +102,9 @@ class Pools {
   // May be asked under locks of the heap's.
   PoolId id_of(std::uint64_t graph_pool) const;
 
-  // What each pool of the heap's memory holds, and held at most. A pool that was released since the
-  // last call holds nothing; it is not told of again.
+  // What each pool of the heap's memory holds, and held at most.
   using Held = std::map<PoolId, std::pair<Bytes, Bytes>>;
-  Held held();
+  Held held() const;
 
   // As GraphPool's. Blocks of sources are not among them.
   Result<std::vector<PlacedBlock>> blocks(PoolId id) const;
@@ -154,7 +153,6 @@ class Pools {
   std::map<PoolId, Pool> pools_;  // guarded by mutex_
   std::vector<Source> sources_;   // guarded by mutex_; those of pools_ that have a source
   Bindings bindings_;             // guarded by mutex_; the last was begun last
-  Held released_;                 // guarded by mutex_; since held()
 
   mutable std::mutex ids_mutex_;         // a leaf
   std::map<std::uint64_t, PoolId> ids_;  // guarded by ids_mutex_; by GraphPool::id()

@@ -101,10 +101,30 @@ bool DeviceStatistics::tell_profiler(void* block, std::int64_t bytes) {
   return true;
 }
 
-c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats(const Pools::Held& held) {
+c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats() {
   const Statistics now = heap_.statistics();
   const std::lock_guard lock(mutex_);
+  return device_stats(now, before_, counts_, sources_, pools_);
+}
+
+c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats(const Pools::Held& held) {
+  note_pools(held);
+  return stats();
+}
+
+void DeviceStatistics::note_pools(const Pools::Held& held) {
+  const std::lock_guard lock(mutex_);
+  const auto is_gone = [&](const auto& pool) {
+    return pool.second.highest > 0 && !held.contains(pool.first);
+  };
+  std::erase_if(
+      pools_, [&](const auto& pool) { return is_gone(pool) && pool.second.reserved.current == 0; });
+  for (auto& pool : pools_) {
+    Stat& reserved = pool.second.reserved;
+    if (is_gone(pool)) change(reserved, static_cast<std::uint64_t>(reserved.current), false);
+  }
   for (const auto& [id, bytes] : held) {
+    if (bytes.second == 0_B) continue;
     auto& [reserved, highest] = pools_[id];
     const auto [current, peak] = std::pair(number(bytes.first.count), number(bytes.second.count));
     if (peak > highest) {
@@ -114,7 +134,6 @@ c10::CachingDeviceAllocator::DeviceStats DeviceStatistics::stats(const Pools::He
     change(reserved, static_cast<std::uint64_t>(std::abs(current - reserved.current)),
            current > reserved.current);
   }
-  return device_stats(now, before_, counts_, sources_, pools_);
 }
 
 void DeviceStatistics::reset_accumulated() {

@@ -60,12 +60,15 @@ class DeviceStatistics {
   // came or (`bytes` below zero) went. Returns whether it is.
   bool tell_profiler(void* block, std::int64_t bytes);
 
-  // `held`: by pools of the heap.
-  c10::CachingDeviceAllocator::DeviceStats stats(const Pools::Held& held = {});
+  // `held`: by pools of the heap. One that is no more holds nothing, and is told of once more.
+  c10::CachingDeviceAllocator::DeviceStats stats(const Pools::Held& held);
+  c10::CachingDeviceAllocator::DeviceStats stats();  // with pools of the heap as they were last
   void reset_accumulated();
   void reset_peaks();
 
  private:
+  void note_pools(const Pools::Held& held);
+
   const int device_;
   DeviceHeap& heap_;
   mutable std::mutex mutex_;

@@ -176,10 +176,9 @@ dist.destroy_process_group()
 """)
 
     def test_a_backend_without_its_functions_is_told_of_and_passed_over(self):
-        library = pathlib.Path(self.folder.name, "weir", "libweir_torch.so")
-        whole = library.read_bytes()
-        self.addCleanup(library.write_bytes, whole)
-        library.write_bytes(whole.replace(b"weir_c10d_", b"none_c10d_"))
+        whole = self.library.read_bytes()
+        self.addCleanup(self.library.write_bytes, whole)
+        self.library.write_bytes(whole.replace(b"weir_c10d_", b"none_c10d_"))
         check = "assert library is None and weir.enabled() == 'full'"
         _, said = self.run_code(check)
         self.assertIn("are kept as PyTorch keeps them", said)

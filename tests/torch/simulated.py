@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of PyTorch's Python where there is no GPU: with Weir on a simulated device, or without Weir.
 
-usage of a test: TEST FOLDER STUBS    (of the build's libraries; of without_cuda.py's)
+usage of a test: TEST FOLDER STUBS    (of the build's libweir_torch.so and built_for.json; of without_cuda.py's)
 
 Needs a PyTorch that can be imported with the stubs, the one that the libraries were built for; exit 77 without.
 """
@@ -27,8 +27,10 @@ class Simulated(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         package = pathlib.Path(cls.folder.name, "weir")
         shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("weir_torch", "weir_pluggable"):
-            shutil.copy(pathlib.Path(sys.argv[1], f"lib{name}.so"), package)
+        backend = pathlib.Path(sys.argv[1]).resolve()
+        cls.library = package / "torch" / backend.name / "libweir_torch.so"
+        shutil.copytree(backend, cls.library.parent)
+        shutil.copy(backend.parents[1] / "libweir_pluggable.so", package)
 
     @classmethod
     def tearDownClass(cls):

@@ -70,7 +70,8 @@ TEST(DeviceStats, APoolThatGrewAndShrankUnseenHasItsPeak) {
   DeviceHeap heap(device);
   DeviceStatistics statistics(0, heap);
   const auto look = [&](Bytes now, Bytes peak) {
-    const auto all = statistics.stats({{pool, {now, peak}}}).reserved_bytes_by_private_pools;
+    const Pools::Held held{{pool, {now, peak}}};
+    const auto all = statistics.stats(held).reserved_bytes_by_private_pools;
     const auto& stat = all.at(pool)[0];
     return std::array{stat.current, stat.peak, stat.allocated, stat.freed};
   };
@@ -79,8 +80,11 @@ TEST(DeviceStats, APoolThatGrewAndShrankUnseenHasItsPeak) {
   statistics.reset_peaks();
   statistics.reset_accumulated();
   EXPECT_EQ(look(0_B, 5_B), (std::array<std::int64_t, 4>{0, 4, 0, 4})) << "5 was before";
-  const auto gone = statistics.stats().reserved_bytes_by_private_pools;
-  EXPECT_EQ(gone.at(pool)[0].current, 0);
+  EXPECT_EQ(look(3_B, 5_B), (std::array<std::int64_t, 4>{3, 4, 3, 4}));
+  // Once it is gone: it holds nothing, and then is told of no more.
+  const Pools::Held none;
+  EXPECT_EQ(statistics.stats(none).reserved_bytes_by_private_pools.at(pool)[0].current, 0);
+  EXPECT_EQ(statistics.stats(none).reserved_bytes_by_private_pools.count(pool), 0U);
 }
 
 // A pool with a source tells of each segment.
