@@ -23,7 +23,7 @@ Error Pools::none(PoolId id, const char* call) {
 Pools::Pool& Pools::open(PoolId id) {
   Pool& pool = pools_[id];
   if (pool.graphs == nullptr && pool.segments == nullptr) {
-    GraphPoolOptions options{.tag = new_pools_tag()};
+    GraphPoolOptions options{.tag = new_pools_tag_};
     if (pool.plain) options.memory = MemoryKind::plain;
     pool.graphs = std::make_shared<GraphPool>(heap_, std::move(options));
     const std::lock_guard lock(ids_mutex_);

@@ -49,7 +49,7 @@ class Pools {
   // In this process captured graphs are never destroyed, from now on.
   static void assume_graphs_leak() { graphs_leak_ = true; }
   // Pools that the calling thread opens from now on sleep with that tag; empty: with kDefaultTag.
-  static void tag_new_pools(std::string tag) { new_pools_tag() = std::move(tag); }
+  static void tag_new_pools(std::string tag) { new_pools_tag_ = std::move(tag); }
 
   // Adds a user; the first opens the pool. `source`, of a new pool: where its memory comes from;
   // empty: from the heap.
@@ -137,12 +137,8 @@ class Pools {
   static Error none(PoolId id, const char* call);
   void forget_gone_pools();
 
-  static std::string& new_pools_tag() {
-    thread_local std::string tag;
-    return tag;
-  }
-
   inline static std::atomic<bool> graphs_leak_ = false;
+  inline static thread_local std::string new_pools_tag_;
 
   DeviceHeap& heap_;
   Device& device_;
