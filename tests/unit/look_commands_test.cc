@@ -246,12 +246,14 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   EXPECT_TRUE(ways[0]["fits"]);
   EXPECT_FALSE(ways[2]["fits"]) << "as it ran";
   EXPECT_THAT(weir("fit --gpu 201MiB " + cut).out,
-              HasSubstr("\n\nA replay with your setting (expandable_segments:True) has enough "
-                        "memory too: "));
-  EXPECT_EQ(nlohmann::json::parse(weir("report --json " + cut).out)["verdict"][2],
-            "What helps: PyTorch's default settings would hold 136 MiB, Weir (python -m weir run "
-            "SCRIPT) 136 MiB, of the 201 MiB there were. A replay with your setting "
-            "(expandable_segments:True) has enough memory too: the file may lack what filled it.");
+              HasSubstr("\n\nA replay says the same of your own setting "
+                        "(expandable_segments:True), "));
+  EXPECT_EQ(
+      nlohmann::json::parse(weir("report --json " + cut).out)["verdict"][2],
+      "What helps: PyTorch without expandable_segments:True would hold 136 MiB, Weir (python "
+      "-m weir run SCRIPT) 136 MiB, of the 201 MiB there were. A replay says the same of your "
+      "own setting (expandable_segments:True), with which the program ran out: memory that "
+      "the file does not show may have been in use.");
   // Where fit finds no setting, neither does the verdict.
   const std::string split = write("split.json", split_memory(16, kFree, true, true));
   const auto split_ways =
@@ -261,8 +263,9 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   }
   EXPECT_EQ(nlohmann::json::parse(weir("report --json " + split).out)["verdict"][2],
             "What helps: Weir (python -m weir run SCRIPT) would hold 200 MiB, of the 201 MiB there "
-            "were. A replay with your setting (expandable_segments:True) has enough memory, so "
-            "other settings can't be judged.");
+            "were. A replay says that your own setting (expandable_segments:True) is enough, but "
+            "the program ran out with it: memory that the file does not show may have been in use, "
+            "so other settings can't be judged.");
 }
 
 TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {
@@ -281,6 +284,15 @@ TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {
   EXPECT_EQ(none["verdict"][2],
             "No setting helps: under PyTorch's default settings it would hold 100 MiB, and 100 MiB "
             "was live.");
+}
+
+TEST_F(LookCommands, ARequestThatAnRmmLogSaysFailedHasItsTime) {
+  const std::string log = write("rmm.csv",
+                                "Thread,Time,Action,Pointer,Size,Stream\n"
+                                "1,10:00:00.000001,allocate,0x7f00,1048576,0\n"
+                                "1,10:00:00.000002,free,0x7f00,1048576,0\n"
+                                "1,10:00:01.000002,allocate failure,(nil),99999999999,0\n");
+  EXPECT_THAT(weir("report " + log).out, HasSubstr("93.1 GiB wanted at 1.00 s"));
 }
 
 TEST_F(LookCommands, ADeviceIsRefusedWhereAFileHasOne) {

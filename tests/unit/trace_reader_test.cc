@@ -86,6 +86,15 @@ TEST(TraceReader, ReadsBlocksStreamsMarkersAndTimes) {
   EXPECT_EQ(trace.ops[7].line, 11u);
 }
 
+TEST(TraceReader, AFailedRequestSaysItsTime) {
+  const Trace trace = trace_of(
+      "a 0 512 0 5\nm out of memory: 9 bytes on stream 0 at 8 us\n"
+      "m out of memory: 9 bytes on stream 0\nf 0 512 0 11\n");
+  ASSERT_EQ(trace.ops.size(), 4U);
+  EXPECT_EQ(trace.ops[1].time_us, 8);
+  EXPECT_EQ(trace.ops[2].time_us, 8) << "a neighbour's";
+}
+
 TEST(TraceReader, PeakLiveRoundsEachBlockUpTo512AndEndsItAtTheUsersFree) {
   // 512 + 1024, then 1024 + 2560 once the first one is freed, though not reusable yet.
   EXPECT_EQ(trace_of("a 0 1 0 0\na 1 513 0 1\nr 0 1 0 2\na 2 2049 0 3\nf 0 1 0 4\n").peak_live,

@@ -20,6 +20,7 @@ inline std::string failed_request_mark(std::uint64_t bytes, std::uint64_t stream
 
 struct FailedMark {
   std::uint64_t bytes = 0, stream = 0;
+  std::optional<std::uint64_t> time_us;  // where the mark says it: " at 12 us" at its end
 };
 
 // None: another marker.
@@ -29,8 +30,13 @@ inline std::optional<FailedMark> failed_mark(std::string_view mark) {
   FailedMark failed;
   const auto bytes = std::from_chars(mark.data() + kFailedMark.size(), end, failed.bytes);
   if (bytes.ec != std::errc{}) return std::nullopt;
-  const std::size_t stream = mark.rfind(' ') + 1;
-  (void)std::from_chars(mark.data() + stream, end, failed.stream);
+  const auto number_after = [&](std::string_view words, std::uint64_t& number) {
+    const std::size_t at = mark.find(words);
+    return at != mark.npos &&
+           std::from_chars(mark.data() + at + words.size(), end, number).ec == std::errc{};
+  };
+  (void)number_after(" on stream ", failed.stream);
+  if (std::uint64_t time = 0; number_after(" at ", time)) failed.time_us = time;
   return failed;
 }
 

@@ -108,7 +108,7 @@ class Converter {
     now_us_ = std::max(now_us_, time + days_us_);
   }
   void fail_request(std::uint64_t bytes, std::uint64_t stream) {
-    add("m {}\n", failed_request_mark(bytes, stream));
+    add("m {} at {} us\n", failed_request_mark(bytes, stream), now_us_);
   }
   void allocate(std::uint64_t pointer, std::uint64_t bytes, std::uint64_t stream) {
     end(pointer);  // does nothing, unless the line that frees it is missing

@@ -40,7 +40,8 @@ struct TraceOp {
   std::uint32_t target =
       0;                   // index into blocks; of a wait: into streams; of a marker: into markers
   std::uint32_t line = 0;  // in the file, from 1
-  std::int64_t time_us = 0;  // never less than the one before; a marker takes a neighbour's
+  std::int64_t time_us = 0;  // never less than the one before; a marker takes a neighbour's, if it
+                             // is no failed request that says its own
 };
 
 // A trace that the reader accepted: every block is allocated once, and freed at most once, later.

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "replay/failed_mark.h"
+
 namespace weir {
 namespace {
 
@@ -91,6 +93,9 @@ Status TraceParser::line(std::string_view text) {
       case 'w':
         return wait_line(text);
       case 'm':
+        if (const auto failed = failed_mark(text.substr(2)); failed && failed->time_us) {
+          if (Status passed = time(*failed->time_us); !passed) return passed;
+        }
         add(TraceOp::Kind::marker, 0, static_cast<std::uint32_t>(trace_.markers.size()));
         trace_.markers.emplace_back(text.substr(2));
         return {};

@@ -203,6 +203,14 @@ std::string setting(const FitWay& way) {
   return "PYTORCH_CUDA_ALLOC_CONF=" + way.name.substr(kPyTorch.size());
 }
 
+// The same for the program that was recorded: without its own settings, where these are the
+// default.
+std::string setting(const FitWay& way, const PytorchTrace& file) {
+  const std::string own = name_of(own_settings(recorded_by(file)));
+  const bool unsets = way.name == "PyTorch" && own != way.name;
+  return unsets ? "PyTorch without " + own.substr(own.find(", ") + 2) : setting(way);
+}
+
 // Of the ways that `wanted` holds for the one that holds least; PyTorch's settings or Weir alone.
 template <class Wanted>
 const FitWay* tightest(const std::vector<FitWay>& ways, bool is_pytorch, const Wanted& wanted) {
@@ -223,7 +231,7 @@ std::string either(const FitWay* torch, const FitWay* weir, Bytes most, const Py
     if (way == nullptr) continue;
     const bool is_first = text.empty();
     text += fmt::format("{}{} {}{}", is_first ? "" : ", ",
-                        way->is_pytorch ? setting(*way) : way->name + runs,
+                        way->is_pytorch ? setting(*way, file) : way->name + runs,
                         is_first ? "would hold " : "", in_words(std::min(way->held, most)));
   }
   return text;
@@ -254,16 +262,25 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
   return has_own ? text + " in place of " + own_setting(*own) : text;
 }
 
-// " A replay with your setting (...) has enough memory ...": where PyTorch failed, a replay does
+// " A replay says the same of your own setting (...) ...": where PyTorch failed, a replay does
 // not. Then what filled the memory is not in the file, or a real device served it otherwise.
 std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
   const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
   if (own == ways.end() || *own->fits || own->replayed > there) return {};
   const bool one_fits =
       tightest(ways, true, [](const FitWay& way) { return *way.fits; }) != nullptr;
+  const std::string setting = own_setting(*own);
+  if (one_fits) {
+    return fmt::format(
+        " A replay says the same of your own setting ({}), with which the program ran out: memory "
+        "that the file does not show may have been in use.",
+        setting);
+  }
   return fmt::format(
-      " A replay with your setting ({}) has enough memory{}.", own_setting(*own),
-      one_fits ? " too: the file may lack what filled it" : ", so other settings can't be judged");
+      " A replay says that your own setting ({}) is enough, but the program ran out with it: "
+      "memory "
+      "that the file does not show may have been in use, so other settings can't be judged.",
+      setting);
 }
 
 std::string unknown_help(const Served& served) {

@@ -135,7 +135,8 @@ class Axes {
       const at = x(mark.time);
       if (at < last + 3) continue;
       last = at;
-      const text = mark.text.length > 28 ? `${mark.text.slice(0, 27)}…` : mark.text;
+      const most = mark.grave ? 40 : 28;
+      const text = mark.text.length > most ? `${mark.text.slice(0, most - 1)}…` : mark.text;
       const room = text.length * 6.5;
       // A grave one is named in any case.
       const onLeft = mark.grave && at + room >= width + kMargin.right;
