@@ -246,14 +246,14 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   EXPECT_TRUE(ways[0]["fits"]);
   EXPECT_FALSE(ways[2]["fits"]) << "as it ran";
   EXPECT_THAT(weir("fit --gpu 201MiB " + cut).out,
-              HasSubstr("\n\nA replay says the same of your own setting "
-                        "(expandable_segments:True), "));
+              HasSubstr("\n\nThese are replays, and one with your own setting "
+                        "(expandable_segments:True) fits"));
   EXPECT_EQ(
       nlohmann::json::parse(weir("report --json " + cut).out)["verdict"][2],
-      "What helps: PyTorch without expandable_segments:True would hold 136 MiB, Weir (python "
-      "-m weir run SCRIPT) 136 MiB, of the 201 MiB there were. A replay says the same of your "
-      "own setting (expandable_segments:True), with which the program ran out: memory that "
-      "the file does not show may have been in use.");
+      "What helps: PyTorch without PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold "
+      "136 MiB, Weir (python -m weir run SCRIPT) 136 MiB, of the 201 MiB there were. These are "
+      "replays, and one with your own setting (expandable_segments:True) fits too: they may "
+      "promise too much.");
   // Where fit finds no setting, neither does the verdict.
   const std::string split = write("split.json", split_memory(16, kFree, true, true));
   const auto split_ways =
@@ -261,11 +261,11 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   for (const auto& way : split_ways) {
     EXPECT_EQ(way["fits"].get<bool>(), way["allocator"] == "Weir") << way;
   }
-  EXPECT_EQ(nlohmann::json::parse(weir("report --json " + split).out)["verdict"][2],
-            "What helps: Weir (python -m weir run SCRIPT) would hold 200 MiB, of the 201 MiB there "
-            "were. A replay says that your own setting (expandable_segments:True) is enough, but "
-            "the program ran out with it: memory that the file does not show may have been in use, "
-            "so other settings can't be judged.");
+  EXPECT_EQ(
+      nlohmann::json::parse(weir("report --json " + split).out)["verdict"][2],
+      "What helps: Weir (python -m weir run SCRIPT) would hold 200 MiB, of the 201 MiB there "
+      "were. A replay with your own setting (expandable_segments:True) fits, though the program "
+      "ran out with it: replays can't judge the others.");
 }
 
 TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {

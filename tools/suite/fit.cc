@@ -208,7 +208,8 @@ std::string setting(const FitWay& way) {
 std::string setting(const FitWay& way, const PytorchTrace& file) {
   const std::string own = name_of(own_settings(recorded_by(file)));
   const bool unsets = way.name == "PyTorch" && own != way.name;
-  return unsets ? "PyTorch without " + own.substr(own.find(", ") + 2) : setting(way);
+  constexpr std::string_view kWithout = "PyTorch without PYTORCH_CUDA_ALLOC_CONF=";
+  return unsets ? std::string(kWithout) + own.substr(own.find(", ") + 2) : setting(way);
 }
 
 // Of the ways that `wanted` holds for the one that holds least; PyTorch's settings or Weir alone.
@@ -262,25 +263,21 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
   return has_own ? text + " in place of " + own_setting(*own) : text;
 }
 
-// " A replay says the same of your own setting (...) ...": where PyTorch failed, a replay does
-// not. Then what filled the memory is not in the file, or a real device served it otherwise.
+// " These are replays, and one with your own setting (...) ...": where PyTorch failed, a replay
+// does not. Then what filled the memory is not in the file, or a real device served it otherwise.
 std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
   const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
   if (own == ways.end() || *own->fits || own->replayed > there) return {};
   const bool one_fits =
       tightest(ways, true, [](const FitWay& way) { return *way.fits; }) != nullptr;
-  const std::string setting = own_setting(*own);
-  if (one_fits) {
-    return fmt::format(
-        " A replay says the same of your own setting ({}), with which the program ran out: memory "
-        "that the file does not show may have been in use.",
-        setting);
-  }
-  return fmt::format(
-      " A replay says that your own setting ({}) is enough, but the program ran out with it: "
-      "memory "
-      "that the file does not show may have been in use, so other settings can't be judged.",
-      setting);
+  return one_fits ? fmt::format(
+                        " These are replays, and one with your own setting ({}) fits too: they "
+                        "may promise too much.",
+                        own_setting(*own))
+                  : fmt::format(
+                        " A replay with your own setting ({}) fits, though the program ran out "
+                        "with it: replays can't judge the others.",
+                        own_setting(*own));
 }
 
 std::string unknown_help(const Served& served) {
