@@ -419,7 +419,7 @@ class Failed(PageTest):
             self.js("weirPage.view.setTime(0, 7100000)")  # it is at the right edge
             self.settle()
             mark = self.find(".marks .grave text")
-            self.assertEqual(self.js("return arguments[0].textContent", mark), "out of memory: 15 MiB asked…")
+            self.assertEqual(self.js("return arguments[0].textContent", mark), "out of memory: 15 MiB asked for")
             left, right = self.js("const b = arguments[0].getBoundingClientRect(); return [b.left, b.right]", mark)
             self.assertGreaterEqual(left, 0)
             self.assertLessEqual(right, width)

@@ -111,7 +111,7 @@ constexpr std::array kFamilies = {
            .live = 128,
            .order = Order::stack},
     Family{
-        .name = "300K-3M.8x2",
+        .name = "300K-3M.threads8x2",
         .title = "300 KiB to 3 MiB, 8 threads, 2 streams and 64 live each, 20 % used by the other",
         .least = 300_KiB,
         .most = 3_MiB,
