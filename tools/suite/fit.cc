@@ -263,21 +263,17 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
   return has_own ? text + " in place of " + own_setting(*own) : text;
 }
 
-// " These are replays, and one with your own setting (...) ...": where PyTorch failed, a replay
-// does not. Then what filled the memory is not in the file, or a real device served it otherwise.
+// " But replays may promise too much: one with your own setting (...) fits, too.": where PyTorch
+// failed, a replay does not. Then what filled the memory is not in the file, or a real device
+// served it otherwise.
 std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
   const auto own = std::ranges::find_if(ways, &FitWay::is_recorded);
   if (own == ways.end() || *own->fits || own->replayed > there) return {};
   const bool one_fits =
       tightest(ways, true, [](const FitWay& way) { return *way.fits; }) != nullptr;
-  return one_fits ? fmt::format(
-                        " These are replays, and one with your own setting ({}) fits too: they "
-                        "may promise too much.",
-                        own_setting(*own))
-                  : fmt::format(
-                        " A replay with your own setting ({}) fits, though the program ran out "
-                        "with it: replays can't judge the others.",
-                        own_setting(*own));
+  const std::string replay = fmt::format("one with your own setting ({}) fits", own_setting(*own));
+  return one_fits ? " But replays may promise too much: " + replay + ", too."
+                  : " Replays can't judge the others: " + replay + ", though the program ran out.";
 }
 
 std::string unknown_help(const Served& served) {
@@ -298,8 +294,8 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
   if (torch == nullptr) torch = tightest(ways, true, fit);
   const std::string fits = either(torch, tightest(ways, false, fit), there, file);
   if (!fits.empty()) {
-    return {.text = fmt::format("What helps: {}, of the {} there were.{}", fits, in_words(there),
-                                doubt)};
+    return {.text = fmt::format("What helps: {}, with this request, of {}.{}", fits,
+                                in_words(there), doubt)};
   }
   if (!doubt.empty()) return {.text = "What helps is not known." + doubt};
   if (!file.failed_with) return {.text = unknown_help(served)};
