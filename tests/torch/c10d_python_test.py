@@ -2,7 +2,7 @@
 """torch.distributed with Weir on, where there is no GPU: what is fenced, what is left alone, how it is
 turned off.
 
-usage: c10d_python_test.py FOLDER STUBS    (simulated.py)
+usage: c10d_python_test.py FOLDER [STUBS]    (simulated.py)
 """
 
 import pathlib

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of PyTorch's Python where there is no GPU: with Weir on a simulated device, or without Weir.
 
-usage of a test: TEST FOLDER STUBS    (of the build's libweir_torch.so and built_for.json; of without_cuda.py's)
+usage of a test: TEST FOLDER [STUBS]    (of libweir_torch.so and built_for.json; of without_cuda.py's)
 
-Needs a PyTorch that can be imported with the stubs, the one that the libraries were built for; exit 77 without.
+Needs a PyTorch that can be imported, with the stubs if there are any, the one that the libraries were built for; exit 77 without.
 """
 
 import os
@@ -44,8 +44,8 @@ class Simulated(unittest.TestCase):
 
 
 def environment(folder, **more):
-    return {**os.environ, "PYTHONPATH": folder, "WEIR_DEVICE": "sim", "TORCH_CPP_LOG_LEVEL": "ERROR",
-            **without_cuda.environment(pathlib.Path(sys.argv[2])), **more}
+    stubs = without_cuda.environment(pathlib.Path(sys.argv[2])) if len(sys.argv) > 2 else {}
+    return {**os.environ, "PYTHONPATH": folder, "WEIR_DEVICE": "sim", "TORCH_CPP_LOG_LEVEL": "ERROR", **stubs, **more}
 
 
 def _run(code, folder, **more):
