@@ -182,8 +182,7 @@ void add_fit_command(CLI::App& app, ExitCode& exit_code) {
             "A trace, an RMM log, a recording, or a snapshot of PyTorch's; -: standard input");
   fit->add_option("--gpu", command->gpu,
                   "Memory that the program may have; 24GiB: about that of a card of 24 GB; 24GB: "
-                  "24e9 bytes, "
-                  "22.4GiB")
+                  "24e9 bytes, 22.4GiB")
       ->transform(not_empty())
       ->type_name("SIZE");
   add_device_option(*fit, command->device);

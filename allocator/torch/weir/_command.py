@@ -16,6 +16,6 @@ def main() -> None:
     except FileNotFoundError:
         sys.exit("weir: this package was built from source, without the command. To have it, install CLI11 "
                  "and D3 (Debian: libcli11-dev, node-d3), then run `pip install --no-build-isolation "
-                 "--force-reinstall --no-deps -C cmake.define.WEIR_TOOLS=ON .` in Weir's folder.")
+                 "--force-reinstall --no-deps --config-settings=cmake.define.WEIR_TOOLS=ON .` in Weir's folder.")
     except OSError as error:
         sys.exit(f"weir: {PROGRAM} can't be run: {error}. Was the package built for this machine?")
