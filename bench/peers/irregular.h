@@ -32,6 +32,7 @@ struct HistorySample {
   std::uint64_t later_pairs = 0;      // in the phases after the first
   std::uint64_t peak_live_bytes = 0;  // as asked for
   Reserved reserved;                  // the most that was held at the end of a phase
+  DriverSplit driver;                 // in the phases after the first
 };
 
 // An allocator and a GPU's streams, as bench::run_history() calls them.
@@ -64,14 +65,18 @@ HistorySample irregular(P& peer, const Gpu& gpu, const bench::Family& family, st
   bench::History history(family, seed, length);
   HistoryPeer<P> target(peer, gpu, family.all_streams());
   HistorySample result;
+  DriverSplit after_first;
   result.times = bench::run_history(target, history, [&](unsigned phase) {
     if (phase > history.first_measured()) {
       result.later_pairs += static_cast<std::uint64_t>(bench::pairs_of(history.calls()));
+    } else {
+      after_first = driver_split_of(peer);
     }
     if (const Reserved now = peer.reserved()) {
       result.reserved = std::max(result.reserved.value_or(0), *now);
     }
   });
+  result.driver = since(after_first, driver_split_of(peer));
   result.peak_live_bytes = history.peak_live().count;
   return result;
 }

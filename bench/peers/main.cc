@@ -88,7 +88,12 @@ void run_by_name(Session& session, const Options& options, const std::string& na
     }
   } else {
     set_torch_context_hook(options.gpu);
-    run_peer<Torch>(session, name + "-" + Torch::setting());
+    if (!options.torch_backend.empty()) {
+      use_weir_in_torch(options.torch_backend);
+      run_peer<TorchWeir>(session, "torch-weir");
+    } else {
+      run_peer<Torch>(session, "torch-" + Torch::setting());
+    }
   }
 }
 
@@ -120,7 +125,7 @@ int parse_and_run(int argc, char** argv) {
       ->check(CLI::IsMember(
           {"weir", "weir-heap", "weir-context", "torch", "torch-raw", "driver-pool", "malloc"}));
   app.add_option("--torch-backend", options.torch_backend,
-                 "torch-raw: with this libweir_torch.so as PyTorch's allocator")
+                 "torch, torch-raw: with this libweir_torch.so as PyTorch's allocator")
       ->check(CLI::ExistingFile);
   app.add_option("--loops", options.loops, "only those whose names begin so: hot, mix, own, ...")
       ->delimiter(',');

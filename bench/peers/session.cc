@@ -47,6 +47,11 @@ void print_history(const std::string& peer, const bench::Family& family,
   line["preempted"] = later.preempted;
   line["peak_live_bytes"] = sample.peak_live_bytes;
   if (sample.reserved) line["reserved_bytes"] = *sample.reserved;
+  const auto pairs = static_cast<double>(sample.later_pairs);
+  for (const auto& [kind, driver] : sample.driver) {
+    line["driver"][kind] = {{"calls", static_cast<double>(driver.calls) / pairs},
+                            {"us", static_cast<double>(driver.nanoseconds) / 1000 / pairs}};
+  }
   print(line);
 }
 

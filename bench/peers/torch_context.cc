@@ -6,10 +6,12 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <array>
 #include <stdexcept>
 #include <string>
 
 #include "bench/peers/cuda_check.h"
+#include "weir/weir.h"
 
 // libc10_cuda exports it, and no header declares it: PyTorch, too, does so where it calls it.
 namespace c10::cuda::_internal {
@@ -46,6 +48,15 @@ bool has_primary_context(c10::DeviceIndex device) {
   return active != 0;
 }
 
+// Of the library that is PyTorch's allocator.
+decltype(&weir_driver_calls) the_driver_calls = nullptr;
+weir_allocator_t* (*the_allocator)() = nullptr;
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+}
+
 }  // namespace
 
 void set_torch_context_hook(bool gpu) {
@@ -58,12 +69,30 @@ void set_torch_context_hook(bool gpu) {
 void use_weir_in_torch(const std::string& library) {
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(dlerror());
-  const auto enable = reinterpret_cast<int (*)()>(dlsym(handle, "weir_torch_enable"));
-  const auto error = reinterpret_cast<const char* (*)()>(dlsym(handle, "weir_last_error"));
-  if (enable == nullptr || error == nullptr) {
+  int (*enable)() = nullptr;
+  const char* (*error)() = nullptr;
+  find(handle, "weir_torch_enable", enable);
+  find(handle, "weir_last_error", error);
+  find(handle, "weir_torch_allocator", the_allocator);
+  find(handle, "weir_driver_calls", the_driver_calls);
+  if (enable == nullptr || error == nullptr || the_allocator == nullptr ||
+      the_driver_calls == nullptr) {
     throw std::runtime_error(library + " is not Weir's library for PyTorch");
   }
   if (enable() != 0) throw std::runtime_error(library + ": " + error());
+}
+
+DriverSplit weir_driver_split() {
+  std::array<weir_driver_call_t, 64> calls{};
+  std::size_t kinds = 0;
+  if (the_driver_calls(the_allocator(), 0, calls.data(), calls.size(), &kinds) != WEIR_OK) {
+    throw std::runtime_error("weir_driver_calls() failed");
+  }
+  DriverSplit split;
+  for (std::size_t i = 0; i < kinds; ++i) {
+    split[calls[i].name] = {calls[i].calls, calls[i].nanoseconds};
+  }
+  return split;
 }
 
 }  // namespace weir::peers

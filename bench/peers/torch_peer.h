@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "bench/peers/peer.h"
+#include "bench/peers/torch_context.h"
 
 namespace weir::peers {
 
@@ -75,6 +76,12 @@ class Torch {
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator_ =
       c10::cuda::CUDACachingAllocator::get();
   c10::DeleterFnPtr deleter_ = nullptr;
+};
+
+// Weir as PyTorch's allocator.
+class TorchWeir : public Torch {
+ public:
+  DriverSplit driver_split() const { return weir_driver_split(); }
 };
 
 // The same as PyTorch's own tensors call it: on the thread's current stream, which is one of

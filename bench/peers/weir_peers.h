@@ -3,7 +3,9 @@
 // handles, exceptions).
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "bench/peers/peer.h"
@@ -50,8 +52,10 @@ class WeirAllocator {
   static constexpr bool kFences = true;
   using StreamRef = void*;
 
-  // The other settings are the defaults: the environment isn't read. `device` must outlive it.
-  WeirAllocator(Device& device, ReusePolicy policy) : allocator_(device, {.reuse = policy}) {}
+  // The other settings are the defaults, but that driver calls are timed: the environment isn't
+  // read. `device` must outlive it.
+  WeirAllocator(Device& device, ReusePolicy policy)
+      : allocator_(device, {.reuse = policy, .time_driver = true}) {}
 
   StreamRef stream_ref(void* stream) { return stream; }
   void* allocate(std::size_t bytes, StreamRef stream) {
@@ -60,6 +64,13 @@ class WeirAllocator {
   void fence(void* block, StreamRef, StreamRef user) { allocator_.fence(block, user); }
   void free(void* block, StreamRef) { allocator_.deallocate(block); }
   Reserved reserved() const { return allocator_.statistics().reserved_bytes.current; }
+  DriverSplit driver_split() const {
+    DriverSplit split;
+    for (const DeviceCallCount& each : allocator_.statistics().driver_calls) {
+      split[std::string(each.call)] = {each.calls, static_cast<std::uint64_t>(each.time.count)};
+    }
+    return split;
+  }
 
  private:
   Allocator allocator_;
