@@ -25,6 +25,17 @@ def real_number(least, most):
     return parse
 
 
+def names_of(known):
+    """For add_argument(type=...): names with commas between them, each of `known`."""
+    def parse(text):
+        unknown = set(text.split(",")) - set(known)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"no {', '.join(sorted(map(repr, unknown)))}; there are "
+                                             + ", ".join(known))
+        return text
+    return parse
+
+
 def keep_inputs(parser, option, output, inputs):
     """Ends the script with an error if `output`, the value of `option`, is one of the inputs."""
     for path in inputs if output else ():

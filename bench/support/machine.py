@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a benchmark ran on, for its results."""
+import ctypes
 import os
 import pathlib
 import platform
@@ -23,6 +24,18 @@ def gpu():
     """Its name, the driver's version and its memory, in one line; None: there is none."""
     return first_line(["nvidia-smi", "--format=csv,noheader",
                        "--query-gpu=name,driver_version,memory.total"])
+
+
+def count_gpus():
+    """As CUDA counts them, CUDA_VISIBLE_DEVICES and all."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
 
 
 def commit():

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of bench/torch/run, out of the processes' rows, and the table. Needs no PyTorch."""
+"""The figures of bench/torch/run and bench/frameworks/run, out of the processes' rows, and the table. Needs no PyTorch."""
+import datetime
+import json
+import pathlib
 import random
+import shlex
 import statistics
+import sys
 
+import machine
 from turns import TITLES
-from workloads import WORKLOADS
 
 GIB = 1 << 30
 MEDIANS = ("reserved_peak", "allocated_peak", "requested_peak", "driver_peak", "driver_after",
@@ -150,10 +155,9 @@ HEADS = ["", "reserved / live", "GiB reserved", "GiB, driver", "ms, median", "ms
          "of native", "least, of native", "losses", "cap / live"]
 
 
-def table(gathered, errors, order, limits=None):
-    """Lines: a row an allocator, below the name of its workload."""
-    limits = limits or {}
-    names = [name for name in WORKLOADS if name in gathered or any(
+def table(gathered, errors, order, entries, heads, cells):
+    """Lines: a row an allocator, below the name and title of its entry. `cells(name, allocators, allocator)`: one row's."""
+    names = [name for name in entries if name in gathered or any(
         row["workload"] == name for row in errors)]
     blocks = []
     for name in names:
@@ -162,18 +166,18 @@ def table(gathered, errors, order, limits=None):
         rows = []
         for allocator in order:
             if allocator in allocators:
-                rows.append(cells(allocators, allocator, limits.get(name, {})))
+                rows.append(cells(name, allocators, allocator))
             elif any((row["workload"], row["allocator"]) == (name, allocator) for row in errors):
-                rows.append([TITLES[allocator], "failed"] + ["-"] * (len(HEADS) - 2))
-        blocks.append((f"{name}: {WORKLOADS[name].title}; {live / GIB:.2f} GiB live at most", rows))
-    everything = [HEADS] + [row for _, rows in blocks for row in rows]
-    widths = [max(len(row[column]) for row in everything) for column in range(len(HEADS))]
+                rows.append([TITLES[allocator], "failed"] + ["-"] * (len(heads) - 2))
+        blocks.append((f"{name}: {entries[name].title}; {live / GIB:.2f} GiB live at most", rows))
+    everything = [heads] + [row for _, rows in blocks for row in rows]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(heads))]
 
     def line(row):
         return ("  " + row[0].ljust(widths[0]) + "".join(
             "  " + text.rjust(width) for text, width in zip(row[1:], widths[1:]))).rstrip()
 
-    return [line(HEADS)] + [text for title, rows in blocks
+    return [line(heads)] + [text for title, rows in blocks
                             for text in ["", title, *map(line, rows)]]
 
 
@@ -191,3 +195,30 @@ def nondeterministic(rows):
             said.setdefault(text, set()).add(row["workload"])
     return [f"not deterministic in {', '.join(sorted(names))}: {text}"
             for text, names in said.items()]
+
+
+def tell(turn, rows):
+    """On stderr, what came of a turn."""
+    row = rows[0]
+    text = (f"{row['reserved_peak'] / GIB:.2f} GiB, {row['wall_ms']:.2f} ms a step"
+            if "error" not in row else "FAILED " + row["error"].splitlines()[0])
+    print(f"{turn.workload}, {turn.allocator}: {text}", file=sys.stderr, flush=True)
+
+
+def heading(rows):
+    """The GPU, the versions, the commit: in one line."""
+    one = next(iter(good(rows)), {})
+    versions = ", ".join(f"{name} {version}" for name, version in one.get("versions", {}).items())
+    return f"{one.get('gpu', 'unknown GPU')}; {versions}; commit {machine.commit() or 'unknown'}"
+
+
+def write(path, rows, gathered, **more):
+    """All samples as JSON, with medians and `more`."""
+    figures = {name: {allocator: {**{key: value for key, value in one.items() if key not in ("losses", "event_ms")},
+                                  "least_interval": least_interval(one, allocators.get("native"))}
+                      for allocator, one in allocators.items()} for name, allocators in gathered.items()}
+    result = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ"),
+              "command": shlex.join(sys.argv), "commit": machine.commit(), "gpu": machine.gpu(),
+              "live_bytes": {name: live_bytes(one) for name, one in gathered.items()}, "medians": figures, **more,
+              "samples": rows}
+    pathlib.Path(path).write_text(json.dumps(result) + "\n")

@@ -137,7 +137,8 @@ def figures():
     found = {"gnn": {"weir": {"cap": int(10.05 * GIB), "failed": 10 * GIB},
                      "native": {"cap": None, "failed": 25 * GIB}}}
     order = ["native", "expandable", "async", "weir"]
-    lines = report.table(gathered, rows, order, found)
+    lines = report.table(gathered, rows, order, WORKLOADS, report.HEADS, lambda name, allocators, allocator:
+                         report.cells(allocators, allocator, found.get(name, {})))
     two = report.gather([row("weir", 4.0, 1.0, [1.0]),
                          row("weir", 6.0, 2.0, [2.0], rank=1, ahead_ms=None)])
     return {

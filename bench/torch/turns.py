@@ -225,6 +225,13 @@ class Turn:
                 **self.label, **row}
 
 
+def in_rounds(names, allocators, rounds, make):
+    """Turns, round by round, name by name: make(name, allocator, number of the round). Each round begins with another
+    allocator."""
+    return [make(name, allocator, number) for number in range(rounds) for name in names
+            for allocator in allocators[number % len(allocators):] + allocators[:number % len(allocators)]]
+
+
 def run_all(turns, templates, each=lambda turn, rows: None):
     """All rows. `each` is called after a turn."""
     all_rows = []

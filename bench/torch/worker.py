@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A template of bench/torch/run: the processes of one allocator and rank. Started by the runner only.
+bench/frameworks has one of its own, which calls `main` with another `Suite`.
 
 usage: worker.py ALLOCATOR RANK WORKLOAD...
 
@@ -8,6 +9,8 @@ Imports everything, prints {"ready": true}, and waits for lines of JSON on stdin
 of JSON with what it measured, or {"error"}; then the template prints {"ended": exit status}. The
 allocator is set, and CUDA started, only in the child. What libraries print goes to stderr.
 """
+import dataclasses
+import functools
 import gc
 import importlib
 import itertools
@@ -23,6 +26,20 @@ import warnings
 SLACK = 512 << 20   # for what CUDA loads by itself while a cap by ballast is on
 SAMPLE_EVERY = 0.05  # seconds
 OUT_OF_MEMORY = ("OutOfMemory", "out of memory", "ALLOC_FAILED")
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """What a template's turns run."""
+
+    package: str      # of the modules
+    entries: dict     # by name; `place` of one is module:attribute
+    drive: object     # drive(attribute, scale, steps): all steps of a turn, told to `steps`
+    libraries: tuple  # modules whose versions a row has
+
+
+class NotInstalled(RuntimeError):
+    """A module that an entry needs cannot be imported."""
 
 
 class DriverMemory:
@@ -107,7 +124,9 @@ def heeded(torch, allocator):
         return weir.enabled() == "full"
     if allocator == "async":
         return backend == "cudaMallocAsync"
+    kept = torch.empty(1, device="cuda")  # a segment, even if the program has freed all of its own
     expandable = any(one.get("is_expandable") for one in torch.cuda.memory_snapshot())
+    del kept
     return backend == "native" and expandable == (allocator == "expandable")
 
 
@@ -133,32 +152,68 @@ def a_step(before, after, steps):
                    for name, number in of.items()} for kind, of in after.items()}
 
 
-def timed_steps(torch, workload, steps, device):
-    """All steps; the first fifth is not timed. Losses, milliseconds of each step, and of all;
-    and how far ahead of the GPU the host was."""
-    cuda = device.type == "cuda"
-    losses = torch.zeros(steps, device=device)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] if cuda else []
-    untimed, begin, queued, before = steps // 5, 0.0, [], {}
-    for i in range(steps):
-        if i == untimed:
-            if cuda:
-                torch.cuda.synchronize()
-                before = driver_calls()
-            begin = time.perf_counter()
-        if cuda:
-            marks[i].record()
-        losses[i].copy_(workload.step(i))
-        queued.append(time.perf_counter())
-    if cuda:
-        marks[steps].record()
-        torch.cuda.synchronize()
-    wall = (time.perf_counter() - begin) * 1e3 / (steps - untimed)
-    each = [one.elapsed_time(other) for one, other in zip(marks, marks[1:])]
-    calls = a_step(before, driver_calls() if cuda else {}, steps - untimed)
-    return {"losses": losses.tolist(), "driver_calls": calls, "wall_ms": wall, "event_ms": each, "untimed": untimed,
-            "median_ms": statistics.median(each[untimed:]) if each else wall,
-            "ahead_ms": ahead_ms(each[untimed:], [one - begin for one in queued[untimed:]])}
+class Steps:
+    """A turn's steps, as the program tells them: `start()` once it is built, and `done(loss)` after each
+    of `count`. The first fifth is not timed."""
+
+    def __init__(self, torch, count, device):
+        self.torch, self.count, self.device = torch, count, device
+        self.untimed, self.taken = count // 5, 0
+        self.losses, self.marks, self.queued = None, [], []
+        self.started = self.begin = 0.0
+        self.calls = {}
+
+    def start(self):
+        self.started = time.perf_counter()
+        self.losses = self.torch.zeros(self.count, device=self.device)
+        if self.device.type == "cuda":
+            self.marks = [self.torch.cuda.Event(enable_timing=True) for _ in range(self.count + 1)]
+        self.mark()
+
+    def done(self, loss):
+        """A step has been queued. `loss`: a number, or a tensor of one."""
+        if self.taken == self.count:
+            raise RuntimeError(f"there are more steps than {self.count}")
+        if isinstance(loss, self.torch.Tensor):
+            self.losses[self.taken].copy_(loss.detach())
+        else:
+            self.losses[self.taken] = loss
+        self.queued.append(time.perf_counter())
+        self.taken += 1
+        self.mark()
+
+    def mark(self):
+        """The end of one step, and the beginning of the next."""
+        if self.taken == self.untimed:
+            if self.marks:
+                self.torch.cuda.synchronize()
+                self.calls = driver_calls()
+            self.begin = time.perf_counter()
+        if self.marks:
+            self.marks[self.taken].record()
+
+    def figures(self):
+        """Losses, milliseconds of each step, and of all; and how far ahead of the GPU the host was."""
+        if self.taken < self.count:
+            raise RuntimeError(f"{self.taken} of {self.count} steps were taken")
+        if self.marks:
+            self.torch.cuda.synchronize()
+        timed = self.count - self.untimed
+        wall = (time.perf_counter() - self.begin) * 1e3 / timed
+        each = [one.elapsed_time(other) for one, other in zip(self.marks, self.marks[1:])]
+        calls = a_step(self.calls, driver_calls() if self.marks else {}, timed)
+        return {"losses": self.losses.tolist(), "driver_calls": calls, "wall_ms": wall, "event_ms": each,
+                "untimed": self.untimed,
+                "median_ms": statistics.median(each[self.untimed:]) if each else wall,
+                "ahead_ms": ahead_ms(each[self.untimed:],
+                                     [one - self.begin for one in self.queued[self.untimed:]])}
+
+
+def drive_workload(build, scale, steps):
+    workload = build(scale, steps.device)
+    steps.start()
+    for i in range(steps.count):
+        steps.done(workload.step(i))
 
 
 def ahead_ms(each, queued):
@@ -170,21 +225,21 @@ def ahead_ms(each, queued):
     return statistics.median(ahead) if ahead else None
 
 
-def measure(torch, build, names, turn, device):
+def measure(torch, drive, turn, device):
     torch.manual_seed(0)
     begin = time.perf_counter()
+    steps = Steps(torch, turn["steps"], device)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        workload = build(names["scale"], device)
-        built = time.perf_counter()
-        row = timed_steps(torch, workload, turn["steps"], device)
+        drive(turn["scale"], steps)
+        row = steps.figures()
     said = {str(one.message).split("\n")[0] for one in caught}
     row["nondeterministic"] = sorted(one[:200] for one in said if "deterministic" in one)
-    row["build_s"] = built - begin
+    row["build_s"] = steps.started - begin
     return row
 
 
-def on_gpu(torch, build, names, turn):
+def on_gpu(torch, drive, names, turn):
     start_allocator(names["allocator"], settings_of(names, turn))
     device = torch.device("cuda", names["rank"])
     torch.cuda.init()
@@ -195,18 +250,19 @@ def on_gpu(torch, build, names, turn):
         if turn.get("cap"):
             limit_memory(torch, names["allocator"], turn["cap"])
         join(torch, names, device)
-        row = measure(torch, build, names, turn, device)
+        row = measure(torch, drive, turn, device)
         row.update(memory_figures(torch), **driver.report())
     finally:
         driver.done.set()
     if not heeded(torch, names["allocator"]):
         raise RuntimeError(f"{names['allocator']} was not heeded: it was not the allocator")
-    row["versions"] = {"torch": torch.__version__, "cuda": torch.version.cuda,
-                       **{name: sys.modules[name].__version__
-                          for name in ("transformers", "peft", "torchvision")
-                          if name in sys.modules}}
     row["gpu"] = torch.cuda.get_device_name()
     return row
+
+
+def versions(torch, libraries):
+    return {"torch": torch.__version__, "cuda": torch.version.cuda,
+            **{name: getattr(sys.modules[name], "__version__", "unknown") for name in libraries if name in sys.modules}}
 
 
 def join(torch, names, device):
@@ -219,41 +275,49 @@ def join(torch, names, device):
         device_id=device if device.type == "cuda" else None)
 
 
-def one_turn(names, turn):
+def named(suite, place):
+    """What module:attribute names."""
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(importlib.import_module(f"{suite.package}.{module}"), attribute)
+    except ImportError as error:
+        raise NotInstalled(str(error)) from error
+
+
+def one_turn(suite, names, turn):
     """Its result."""
     import torch
 
-    module, _, attribute = names["place"].partition(":")
-    build = getattr(importlib.import_module("workloads." + module), attribute)
+    build = named(suite, names["place"])
     # Only to warn would leave attention, which could be deterministic, as it is.
     torch.use_deterministic_algorithms(True, warn_only=not getattr(build, "strict", False))
     torch.utils.deterministic.fill_uninitialized_memory = False
     # It plans each new shape on the host for longer than a whole step takes, at another length each
     # time, and is not deterministic: sizes vary here, and nothing else could be seen for it.
     torch.backends.cuda.enable_cudnn_sdp(False)
+    drive = functools.partial(suite.drive, build)
     if turn["device"] == "cpu":
         join(torch, names, torch.device("cpu"))
-        row = measure(torch, build, names, turn, torch.device("cpu"))
+        row = measure(torch, drive, turn, torch.device("cpu"))
     else:
-        row = on_gpu(torch, build, names, turn)
+        row = on_gpu(torch, drive, names, turn)
+    row["versions"] = versions(torch, suite.libraries)
     if names["world"] > 1:
         torch.distributed.destroy_process_group()
     return row
 
 
-def take_turn(allocator, rank, turn, say):
+def take_turn(suite, allocator, rank, turn, say):
     """In the child. Its exit status."""
-    from workloads import WORKLOADS
-
-    entry = WORKLOADS[turn["workload"]]
-    names = {"allocator": allocator, "rank": rank, "scale": turn["scale"], "store": turn["store"],
-             "world": turn["world"], "place": entry.place}
+    names = {"allocator": allocator, "rank": rank, "store": turn["store"], "world": turn["world"],
+             "place": suite.entries[turn["workload"]].place}
     try:
-        say(one_turn(names, turn))
+        say(one_turn(suite, names, turn))
     except Exception as error:  # whatever it was: a row of the table
         traceback.print_exc()
         kind = type(error).__name__
         say({"error": f"{kind}: {str(error).strip()[:600]}",
+             "not_installed": isinstance(error, NotInstalled),
              "out_of_memory": any(one in f"{kind} {error}" for one in OUT_OF_MEMORY)})
         if turn["world"] > 1:
             os._exit(1)  # the process group might wait for the other ranks
@@ -261,13 +325,11 @@ def take_turn(allocator, rank, turn, say):
     return 0
 
 
-def import_all(names):
-    """PyTorch, and the workloads' modules. One that can't be imported fails where it is used."""
-    from workloads import WORKLOADS
-
+def import_all(suite, names):
+    """PyTorch, and the entries' modules. One that can't be imported fails where it is used."""
     for name in names:
         try:
-            importlib.import_module("workloads." + WORKLOADS[name].place.partition(":")[0])
+            named(suite, suite.entries[name].place)
         except Exception:
             traceback.print_exc()
 
@@ -291,12 +353,14 @@ def fork_for_each(take):
     return 0
 
 
-def main():
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+def main(suite):
     allocator, rank, *names = sys.argv[1:]
-    import_all(names)
-    return fork_for_each(lambda turn, say: take_turn(allocator, int(rank), turn, say))
+    import_all(suite, names)
+    return fork_for_each(lambda turn, say: take_turn(suite, allocator, int(rank), turn, say))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from workloads import WORKLOADS
+
+    sys.exit(main(Suite("workloads", WORKLOADS, drive_workload, ("transformers", "peft", "torchvision"))))
