@@ -67,8 +67,9 @@ struct Request {
   bool short_of_mappings = false;
   // What the device has left: known once it refused a page.
   std::optional<Bytes> device_room{};
-  FenceSet waited{};  // what the stream was made to wait for
-  Status status{};    // why it was not served
+  std::optional<Fence> not_over{};  // work that goes on, and so does later work of its timeline
+  FenceSet waited{};                // what the stream was made to wait for
+  Status status{};                  // why it was not served
 
   // Notes why the request fails. Null, for the caller to return.
   Tile* fail(Error error) {

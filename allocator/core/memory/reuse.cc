@@ -133,12 +133,31 @@ bool Reuse::is_barred(const Owner& owner, const Tile* head, Range home) const {
   return barred;
 }
 
-bool Reuse::is_settled(const Request& request, const Tile* head, Range home) {
+bool Reuse::is_settled(Request& request, const Tile* head, Range home) {
   if (request.idle_only) return timelines_.is_seen_complete(tables_.users_of(head, home));
-  const FenceSet fences = collect(request.owner, head, home);
-  if (fences.empty()) return true;
-  return (!request.over_only && timelines_.satisfied(fences, request.owner.timeline)) ||
-         timelines_.is_seen_complete(fences);
+  return Tiles::visit_notes(head, home, [&](const Tile& tile) {
+    return (!request.over_only && is_past(request, tile)) || is_over(request, tile);
+  });
+}
+
+bool Reuse::is_over(Request& request, const Tile& tile) {
+  if (tile.by == Tile::kNobody) return true;
+  if (tile.by != request.owner.timeline && !is_over(request, tables_.tiles.release_point(tile))) {
+    return false;
+  }
+  return !tile.uses ||
+         std::all_of(tile.uses->fences.begin(), tile.uses->fences.end(),
+                     [&](Fence fence) { return is_over(request, fence); });
+}
+
+bool Reuse::is_over(Request& request, Fence fence) {
+  const std::optional<Fence>& not_over = request.not_over;
+  if (not_over && fence.timeline == not_over->timeline && fence.sequence >= not_over->sequence) {
+    return false;
+  }
+  if (timelines_.is_seen_complete(fence)) return true;
+  request.not_over = fence;
+  return false;
 }
 
 bool Reuse::is_refused(Request& request, const Tile* head, Range home) {

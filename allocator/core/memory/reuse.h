@@ -92,7 +92,10 @@ class Reuse {
   bool is_barred(const Owner& owner, const Tile* head, Range home) const;
   // Are the earlier uses over, or ordered before the stream's work, as far as is known or can be
   // seen now?
-  bool is_settled(const Request& request, const Tile* head, Range home);
+  bool is_settled(Request& request, const Tile* head, Range home);
+  // Are the tile's earlier uses over?
+  bool is_over(Request& request, const Tile& tile);
+  bool is_over(Request& request, Fence fence);
   // Would the stream wait for an event of the whole context, while work that such an event covers
   // waits for other processes?
   bool waits_for_remote_work(Request& request, const Tile* head, Range home);

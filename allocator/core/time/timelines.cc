@@ -231,7 +231,12 @@ Result<bool> Timelines::complete(const FenceSet& fences, bool remember) {
     if (is_complete(fence)) continue;  // another thread saw it
     Timeline& mine = timelines_[fence.timeline.value];
     Status status;
-    const Recorded* const recorded = covering(mine, fence.sequence, status);
+    const Recorded* recorded = mine.covering(fence.sequence);
+    if (recorded == nullptr) {
+      // (Asked for each piece of free memory: there an error for each would be the whole cost.)
+      if (mine.stream.is_all() && !captures_.has_context_events()) return false;
+      recorded = covering(mine, fence.sequence, status);
+    }
     if (recorded == nullptr) {
       if (mine.stream.is_all() && status.error().code() == ErrorCode::capture) return false;
       return std::move(status).error();
