@@ -175,6 +175,39 @@ with Mode():
 dist.destroy_process_group()
 """)
 
+    # PyTorch's own groups, with the fake runtime's NCCL.
+    def test_nccls_groups_give_their_memory_back_where_pytorch_can_suspend_them(self):
+        self.run_code("""
+import ctypes
+# As PyTorch asks the driver whether the device has a context.
+has_context = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_byte)(lambda device: True)
+ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](has_context)
+device = torch.device("cuda", 0)
+init("nccl", device_id=device)
+groups = [dist.group.WORLD, dist.new_group([0])]
+backends = [group._get_backend(device) for group in groups]
+dist.new_group([0], backend="gloo")
+def suspended():
+    return [backend.memory_stats()["suspended"] for backend in backends]
+def refused():
+    try:
+        weir.sleep(communicators=True)
+    except weir.Problem as problem:
+        return str(problem)
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+    assert "can't suspend NCCL's groups" in refused()
+else:
+    with dist.distributed_c10d._coalescing_manager(device=device):
+        assert "are in flight" in refused()
+    assert suspended() == [0, 0]
+    for _ in range(2):
+        assert weir.sleep(communicators=True)["communicator_bytes"] == 200
+        assert suspended() == [1, 1]
+        assert weir.wake()["communicator_bytes"] == 200
+        assert suspended() == [0, 0]
+dist.destroy_process_group()
+""")
+
     def test_a_backend_without_its_functions_is_told_of_and_passed_over(self):
         whole = self.library.read_bytes()
         self.addCleanup(self.library.write_bytes, whole)

@@ -216,6 +216,86 @@ class Package(installed.Installed):
         self.assertIn("contents='gone'", lines[7])
         self.assertIn("backup_folder: Weir copies to host memory only", lines[8])
 
+    def with_groups(self, groups, code):
+        """What `code` prints, with 8 MiB of Weir's and these groups of torch.distributed."""
+        here = str(pathlib.Path(__file__).parent)
+        return self.run_code(
+            f"import ctypes, sys, torch; sys.path.append({here!r})\n"
+            "import fake_process_groups as fake\n"
+            "from fake_process_groups import Backend, Gloo, OldBackend, OldNccl\n"
+            "import weir\n"
+            "from weir import _enable, _native\n"
+            "library = _native.pluggable()\n"
+            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
+            "stream, block = ctypes.c_void_p(), ctypes.c_void_p()\n"
+            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
+            "assert library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(block)) == 0\n"
+            "_enable._state.update(kind='pluggable', library=library)\n"
+            "def state(): return weir.tags(0)['default']['state']\n"
+            "def refused(call):\n"
+            "    try:\n"
+            "        call()\n"
+            "        print('not refused')\n"
+            "    except weir.Problem as problem:\n"
+            "        print(problem, state(), fake.calls)\n"
+            "def sleep(): return weir.sleep(communicators=True)\n"
+            f"groups = dict({groups})\n"
+            "world = fake.install(torch, **groups)\n"
+            + code + "weir.wake()\nassert library.weir_deallocate(handle, block) == 0\n",
+            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
+                                            "current_device=lambda: 0)"),
+            WEIR_DEVICE="sim").splitlines()
+
+    def test_nccls_groups_sleep_in_the_order_in_which_they_were_made_if_that_is_asked_for(self):
+        printed = self.with_groups(
+            "all=Backend('all', 512 << 20, 7), cpu=None, gloo=Gloo(), unused=Backend('unused', None), "
+            "pair=Backend('pair', 64 << 20)",
+            "print(weir.sleep()['communicator_bytes'], weir.wake()['communicator_bytes'], fake.calls)\n"
+            "with weir.tag('other'): pass\n"
+            "print(weir.sleep('default', communicators=True)['communicator_bytes'] >> 20, state(), fake.calls)\n"
+            "print(sleep()['communicator_bytes'])  # they sleep already\n"
+            "print(weir.wake('other')['communicator_bytes'] >> 20, state(), fake.calls)\n"
+            "print(weir.wake()['communicator_bytes'], state(), len(fake.calls))\n")
+        slept, woken = ["suspend all", "suspend pair"], ["resume all", "resume pair"]
+        self.assertEqual(printed, ["0 0 []", f"576 asleep {slept}", "0", f"576 asleep {slept + woken}", "0 awake 4"])
+
+    def test_a_group_that_others_suspended_or_that_is_gone_is_left_to_them(self):
+        printed = self.with_groups(
+            "mine=Backend('mine', 1), theirs=Backend('theirs', 2), gone=Backend('gone', 4)",
+            "groups['theirs'].suspend()\n"
+            "print(sleep()['communicator_bytes'])\n"
+            "world.pg_names.pop(next(group for group, name in world.pg_names.items() if name == 'gone'))\n"
+            "print(weir.wake()['communicator_bytes'], fake.calls[-1], groups['theirs'].memory_stats()['suspended'])\n")
+        self.assertEqual(printed, ["5", "1 resume mine 1"])
+
+    def test_communicators_that_cant_be_suspended_are_refused_before_anything_sleeps(self):
+        for groups, before, says in (
+                ("a=Backend('a', 1), b=OldBackend()", "", "PyTorch 9.9 can't suspend NCCL's groups; 2.12"),
+                ("a=Backend('a', 1), b=OldNccl('b', 1)", "", "can't suspend group 'b': NCCL MemStats failed (requires"),
+                ("a=Backend('a', 1)", "world.pg_coalesce_state['a'] = []\n", "operations of torch.distributed are in "
+                 "flight")):
+            printed = self.with_groups(groups, before + "refused(sleep)\n")
+            self.assertIn(says, printed[0])
+            self.assertTrue(printed[0].endswith(" awake []"), printed)
+
+    def test_a_suspension_that_fails_on_the_way_is_woken_by_wake(self):
+        printed = self.with_groups(
+            "a=Backend('a', 1), b=Backend('b', 2), c=Backend('c', 4)",
+            "groups['b'].fails = 'not supported with split_share communicators'\n"
+            "refused(sleep)\n"
+            "print(weir.wake()['communicator_bytes'], state(), fake.calls[2:])\n"
+            "print(sleep()['communicator_bytes'])\n"
+            "groups['b'].fails = 'ncclSystemError'\n"
+            "refused(weir.wake)\n"
+            "print(weir.wake()['communicator_bytes'], state())\n"
+            "torch.distributed.is_initialized = lambda: False\n"
+            "print(sleep()['communicator_bytes'])\n")
+        self.assertIn("NCCL can't suspend group 'b': not supported with split_share", printed[0])
+        self.assertTrue(printed[0].endswith("asleep ['suspend a', 'suspend b']"), printed[0])
+        self.assertEqual(printed[1:3], ["1 awake ['resume a']", "7"])
+        self.assertIn("NCCL can't resume group 'b': ncclSystemError", printed[3])
+        self.assertEqual(printed[4:], ["6 awake", "0"])
+
     def test_torch_memory_savers_interface_pauses_and_resumes(self):
         printed = self.run_code(
             "import ctypes, weir, weir.torch_memory_saver\n"

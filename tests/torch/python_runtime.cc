@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA runtime as far as PyTorch's Python calls it for tensors that nobody computes with, where
 // there is no GPU: one device of 16 GiB, addresses without memory, streams on which nothing runs.
-// without_cuda.py makes a library of it. What is not here fails.
+// without_cuda.py makes a library of it. What is not here fails. NCCL has communicators without
+// operations, of 100 bytes that can be suspended.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -21,6 +22,19 @@ cudaError_t make(Handle* handle) {
   *handle = reinterpret_cast<Handle>(next_handle.fetch_add(0x100));
   return cudaSuccess;
 }
+
+struct NcclId {
+  char bytes[128];
+};
+struct FakeComm {
+  std::uint64_t suspended = 0;
+
+  int become(std::uint64_t state) {
+    if (suspended == state) return 5;  // ncclInvalidUsage
+    suspended = state;
+    return 0;
+  }
+};
 
 }  // namespace
 
@@ -89,5 +103,26 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+int ncclGetVersion(int* version) { return *version = 22907, 0; }
+int ncclGetUniqueId(NcclId* id) { return *id = {}, 0; }
+const char* ncclGetErrorString(int) { return "an error of the fake NCCL"; }
+const char* ncclGetLastError(FakeComm*) { return ""; }
+int ncclCommInitRankConfig(FakeComm** comm, int, NcclId, int, void*) {
+  return *comm = new FakeComm{}, 0;
+}
+int ncclCommSplit(FakeComm*, int, int, FakeComm** comm, void*) { return *comm = new FakeComm{}, 0; }
+int ncclCommGetAsyncError(FakeComm*, int* error) { return *error = 0; }
+int ncclCommFinalize(FakeComm*) { return 0; }
+int ncclCommAbort(FakeComm* comm) { return delete comm, 0; }
+int ncclCommDestroy(FakeComm* comm) { return delete comm, 0; }
+int ncclGroupStart() { return 0; }
+int ncclGroupEnd() { return 0; }
+int ncclCommSuspend(FakeComm* comm, int) { return comm->become(1); }
+int ncclCommResume(FakeComm* comm) { return comm->become(0); }
+int ncclCommMemStats(FakeComm* comm, int what, std::uint64_t* value) {
+  const std::uint64_t stats[]{100, comm->suspended, 7, 107};
+  return *value = stats[what], 0;
+}
 
 }  // extern "C"

@@ -8,7 +8,7 @@ import ctypes
 import threading
 from typing import Iterable, Iterator
 
-from weir import _in_use, _native
+from weir import _communicators, _in_use, _native
 from weir._memory import _device
 
 _CONTENTS = ("backup", "discard", "zero", "immutable")  # weir_contents_t, from 0
@@ -42,29 +42,33 @@ def _report(report: _native.SleepReport) -> dict[str, int | float]:
 
 
 def sleep(tags: str | Iterable[str] | None = None, *, contents: str | None = None,
-          keep: bool = False, graph_scratch: bool = True, backup_folder: None = None,
-          device: object = None) -> dict[str, int | float]:
+          keep: bool = False, graph_scratch: bool = True, communicators: bool = False,
+          backup_folder: None = None, device: object = None) -> dict[str, int | float]:
     """Gives the memory of tags (all) of one device (the current one) back to the driver.
 
     Addresses stay. Waits for all work of the device. Until wake() has returned nothing may be
     queued that uses the memory, and an allocation of it fails. contents: what becomes of the bytes,
     from now on: "backup", "discard", "zero", "immutable"; None: as before ("backup").
     keep: leave awake what can't sleep; else that is an error which names it. graph_scratch: copy
-    the bytes that graphs alone have, too. backup_folder: not taken any more, and refused.
-    Returns what was given back, and what was copied.
+    the bytes that graphs alone have, too. communicators: NCCL's groups of torch.distributed give
+    their own memory back as well ("communicator_bytes"), and can't be used before wake(). Every rank
+    of them must make this call, and the call of wake(). backup_folder: not taken any more, and
+    refused. Returns what was given back, and what was copied.
     """
     if backup_folder is not None:
         raise ValueError("backup_folder: Weir copies to host memory only. Leave it out; what need "
                          "not be copied, tag with contents='discard' and load it again")
     library, allocator = _asked()
+    number = _device(device)
+    groups = _communicators.suspendable(number) if communicators else []
     names = _names(tags)
     options = _native.SleepOptions(size=ctypes.sizeof(_native.SleepOptions), tags=names,
                                    tags_count=len(names), contents=_contents(contents), keep=keep,
                                    forget_graph_scratch=not graph_scratch)
     report = _native.SleepReport(size=ctypes.sizeof(_native.SleepReport))
-    _native.check(library, library.weir_sleep(allocator, _device(device), ctypes.byref(options),
+    _native.check(library, library.weir_sleep(allocator, number, ctypes.byref(options),
                                               ctypes.byref(report)))
-    return _report(report)
+    return {**_report(report), "communicator_bytes": _communicators.suspend(number, groups)}
 
 
 def wake(tags: str | Iterable[str] | None = None, *, keep_host: int = 0,
@@ -73,17 +77,20 @@ def wake(tags: str | Iterable[str] | None = None, *, keep_host: int = 0,
 
     keep_host: how many bytes of pinned host memory to keep for the next sleep(). Raises Problem
     where the device has too little memory: it says who has it, and the call may be made again.
+    The first wake() of the device, of whichever tags, lets NCCL's groups have their memory again.
     """
     library, allocator = _asked()
     if keep_host < 0:
         raise ValueError(f"keep_host is {keep_host}: a number of bytes, 0 or more")
+    number = _device(device)
+    communicator_bytes = _communicators.resume(number)  # first: other ranks wait in it
     names = _names(tags)
     options = _native.WakeOptions(size=ctypes.sizeof(_native.WakeOptions), tags=names,
                                   tags_count=len(names), keep_host_bytes=keep_host)
     report = _native.SleepReport(size=ctypes.sizeof(_native.SleepReport))
-    _native.check(library, library.weir_wake(allocator, _device(device), ctypes.byref(options),
+    _native.check(library, library.weir_wake(allocator, number, ctypes.byref(options),
                                              ctypes.byref(report)))
-    return _report(report)
+    return {**_report(report), "communicator_bytes": communicator_bytes}
 
 
 @contextlib.contextmanager
