@@ -391,7 +391,8 @@ class Package(installed.Installed):
         self.assertEqual(self.saver(cycle), [states(awake, weights), states(awake, awake) + " 0",
                                              states(awake, weights)])
         self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_RETAIN_CPU_BACKUP="true",
-                                    TMS_HOOK_MODE="preload", TMS_DISK_BACKUP_CHUNK_MB="64"),
+                                    TMS_HOOK_MODE="preload", TMS_DISK_BACKUP_CHUNK_MB="64",
+                                    TMS_INIT_CPU_BACKUP_BACKEND="mmap"),
                          [states("asleep:0", weights), states(awake, awake) + " 64",
                           states(awake, weights)])
         self.assertEqual(self.saver(cycle, TMS_INIT_ENABLE="1", TMS_INIT_ENABLE_CPU_BACKUP="1")[0],
@@ -400,7 +401,8 @@ class Package(installed.Installed):
     def test_a_backup_on_disk_is_refused(self):
         printed = self.saver(
             "try:\n"
-            "    with saver.region(enable_disk_backup=True, disk_backup_dir='/there'): pass\n"
+            "    saver.set_disk_backup_dir('/there')\n"
+            "    with saver.region(enable_disk_backup=True): pass\n"
             "except ValueError as error:\n"
             "    print(error)\n"
             "saver.retain_cpu_backup = True\n"
@@ -409,6 +411,62 @@ class Package(installed.Installed):
         self.assertEqual(printed[1], "True")
         self.assertIn("TMS_INIT_ENABLE_CPU_BACKUP=1 instead",
                       self.saver("", TMS_INIT_ENABLE_DISK_BACKUP="1")[0])
+
+    def test_torch_memory_savers_kinds_of_backup_are_taken_where_there_is_one(self):
+        printed = self.saver(
+            "with saver.region('weights', enable_cpu_backup=True, cpu_backup_backend='mmap'):\n"
+            "    allocate()\n"
+            "saver.pause(); print(states()); saver.resume()\n"
+            "for wrong in (dict(cpu_backup_backend='pinned'),\n"
+            "              dict(enable_cpu_backup=True, cpu_backup_backend='disk')):\n"
+            "    for enter in (saver.region, lambda **named: saver.cuda_graph(None, **named)):\n"
+            "        try:\n"
+            "            with enter(**wrong): pass\n"
+            "        except ValueError as error:\n"
+            "            print(error)\n")
+        missing = "cpu_backup_backend requires enable_cpu_backup=True"
+        unknown = """cpu_backup_backend='disk': it is "pinned" or "mmap\""""
+        self.assertEqual(printed, ["default=awake:0 memory_saver:weights:backup=asleep:8",
+                                   missing, missing, unknown, unknown])
+
+    def test_what_is_freed_while_torch_memory_saver_is_disabled_goes_back_to_the_driver(self):
+        printed = self.saver(
+            "with saver.region('weights'): allocate()\n"
+            "saver.pause()\n"
+            "with saver.disable():\n"
+            "    allocate()\n"
+            "    assert library.weir_deallocate(handle, blocks.pop()) == 0\n"
+            "    print(weir.residue(0)['weir_bytes'] > 0)\n"
+            "print(weir.residue(0)['weir_bytes'])\n"
+            "saver.resume()\n")
+        self.assertEqual(printed, ["True", "0"])
+
+    # As SGLang does, whose plugins come after its own modules.
+    def test_modules_that_have_imported_torch_memory_saver_get_weirs(self):
+        printed = self.run_code(
+            "import sys, types, weir, weir.torch_memory_saver\n"
+            "weirs = weir.torch_memory_saver\n"
+            "from weir import _enable\n"
+            "theirs = types.ModuleType('torch_memory_saver')\n"
+            "theirs.torch_memory_saver = types.SimpleNamespace(_impl=None)\n"
+            "engine = types.ModuleType('engine')\n"
+            "engine.module, engine.saver, engine.other = theirs, theirs.torch_memory_saver, None\n"
+            "sys.modules.update(torch_memory_saver=theirs, engine=engine)\n"
+            "weirs.register()\n"
+            "print(engine.module is theirs)  # Weir is off\n"
+            "_enable._state.update(kind='pluggable')\n"
+            "theirs.torch_memory_saver._impl = 'in use'\n"
+            "try:\n"
+            "    weirs.register()\n"
+            "except weir.Problem as problem:\n"
+            "    print(problem, engine.module is theirs)\n"
+            "theirs.torch_memory_saver._impl = None\n"
+            "weirs.register(); weirs.register()\n"
+            "import torch_memory_saver\n"
+            "print(torch_memory_saver is engine.module is weirs, engine.saver is weirs.torch_memory_saver, engine.other)\n")
+        self.assertEqual(printed.splitlines(), [
+            "True", "torch_memory_saver is in use in this process: call weir.torch_memory_saver.install() before its "
+            "first region True", "True True None"])
 
     def test_torch_memory_savers_other_variables_are_refused_by_name(self):
         for name, value, says in (("TMS_NONSENSE", "1", "TMS_NONSENSE: weir.torch_memory_saver knows no such"),

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of torch_memory_saver, over weir.sleep() and weir.wake().
+"""The interface of torch_memory_saver 0.0.10, over weir.sleep() and weir.wake().
 
     import weir, weir.torch_memory_saver
     weir.enable()
     weir.torch_memory_saver.install()      # `import torch_memory_saver` is this module from now on
 
+SGLang calls register() in each of its processes (an entry point of "sglang.srt.plugins"), which
+installs it where Weir is on (WEIR_ENABLE=1).
+
 Of that project's interface: `torch_memory_saver.region()`, `cuda_graph()`, `pause()`, `resume()`,
-`get_cpu_backup()`, `disable()`, `retain_cpu_backup` and `configure_subprocess()`. `hook_mode` and
-`memory_margin_bytes` are taken and mean nothing. What is allocated outside a region sleeps by
-pause() where TMS_INIT_ENABLE=1; else weir.sleep() is for that.
+`get_cpu_backup()`, `disable()`, `retain_cpu_backup` and `configure_subprocess()`. `hook_mode`,
+`memory_margin_bytes`, `set_disk_backup_dir()` and `cpu_backup_backend` are taken and mean nothing.
+What is allocated outside a region sleeps by pause() where TMS_INIT_ENABLE=1; else weir.sleep() is
+for that.
 
 Its variables, which are read when the first of them is needed, at the latest by the first region:
 
     TMS_INIT_ENABLE=1              what is allocated outside regions is of the tag "default", too
     TMS_INIT_ENABLE_CPU_BACKUP=1   ... and its bytes come back, by way of host memory
     TMS_RETAIN_CPU_BACKUP=1        pinned memory is kept from one cycle to the next
-    TMS_HOOK_MODE, TMS_DISK_BACKUP_DIR, TMS_DISK_BACKUP_CHUNK_MB  mean nothing here
+    TMS_HOOK_MODE, TMS_INIT_CPU_BACKUP_BACKEND, TMS_DISK_BACKUP_DIR, TMS_DISK_BACKUP_CHUNK_MB  mean
+                                   nothing here
 
 Another TMS_* variable is refused by its name, and so is a value that is none. A backup on disk
 (TMS_INIT_ENABLE_DISK_BACKUP=1, enable_disk_backup) is refused: Weir's are in host memory.
@@ -24,6 +29,7 @@ Another TMS_* variable is refused by its name, and so is a value that is none. A
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
 import os
 import sys
 import threading
@@ -37,8 +43,18 @@ _BACKUP, _DISCARD = ":backup", ":discard"
 _KEEP_ALL = (1 << 64) - 1
 _MEANT = {"TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP",
           "TMS_RETAIN_CPU_BACKUP"}
-_MEANINGLESS = {"TMS_HOOK_MODE", "TMS_DISK_BACKUP_DIR", "TMS_DISK_BACKUP_CHUNK_MB"}
+_MEANINGLESS = {"TMS_HOOK_MODE", "TMS_INIT_CPU_BACKUP_BACKEND", "TMS_DISK_BACKUP_DIR",
+                "TMS_DISK_BACKUP_CHUNK_MB"}
 _NEVER = "memory_saver, disabled"  # of what is allocated within disable()
+_NO_BACKUP = 2                     # WEIR_INVALID_ARGUMENT, of weir_read_asleep()
+
+
+def _check_backend(enable_cpu_backup: bool, name: str | None) -> None:
+    """Weir's backups are pinned while the tag sleeps, and gone afterwards, whichever is asked for."""
+    if name not in (None, "pinned", "mmap"):
+        raise ValueError(f'cpu_backup_backend={name!r}: it is "pinned" or "mmap"')
+    if name is not None and not enable_cpu_backup:
+        raise ValueError("cpu_backup_backend requires enable_cpu_backup=True")
 
 
 def _is_on(name: str) -> bool:
@@ -107,12 +123,13 @@ class TorchMemorySaver:
     @contextlib.contextmanager
     def region(self, tag: str = _DEFAULT, enable_cpu_backup: bool = False,
                enable_disk_backup: bool = False,
-               disk_backup_dir: str | os.PathLike[str] | None = None) -> Iterator[None]:
+               cpu_backup_backend: str | None = None) -> Iterator[None]:
         """What this thread allocates meanwhile is of `tag`. With enable_cpu_backup its bytes come
         back; else they are whatever the new memory holds."""
         if enable_disk_backup:
             raise ValueError("region: enable_disk_backup: Weir's backups are in host memory; pass "
                              "enable_cpu_backup=True instead")
+        _check_backend(enable_cpu_backup, cpu_backup_backend)
         name, contents = self._tag_of(tag, enable_cpu_backup)
         with _sleep.tag(name, contents, threads="own"):
             yield
@@ -120,11 +137,13 @@ class TorchMemorySaver:
     @contextlib.contextmanager
     def cuda_graph(self, cuda_graph: object, pool: object = None, stream: object = None,
                    capture_error_mode: str = "global", tag: str = _DEFAULT,
-                   enable_cpu_backup: bool = False) -> Iterator[None]:
+                   enable_cpu_backup: bool = False,
+                   cpu_backup_backend: str | None = None) -> Iterator[None]:
         """As torch.cuda.graph(); the memory of its pool, if the pool is first used here, is of
         `tag`."""
         import torch
 
+        _check_backend(enable_cpu_backup, cpu_backup_backend)
         name, contents = self._tag_of(tag, enable_cpu_backup)
         with _sleep.tag(name, contents, threads="own", graphs=True), \
                 torch.cuda.graph(cuda_graph, pool=pool, stream=stream,
@@ -133,9 +152,13 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """What this thread allocates meanwhile stays whatever is paused, in a region or not."""
-        with _sleep.tag(_NEVER, threads="own"):
-            yield
+        """What this thread allocates meanwhile stays whatever is paused, in a region or not. What it
+        has freed by the end goes back to the driver, with all that is idle."""
+        try:
+            with _sleep.tag(_NEVER, threads="own"):
+                yield
+        finally:
+            _memory.trim()
 
     def _sleepers(self, tag: str | None) -> dict[int, list[str]]:
         """By device: Weir's tags."""
@@ -165,19 +188,24 @@ class TorchMemorySaver:
         for device, names in self._sleepers(tag).items():
             _sleep.wake(names, keep_host=keep, device=device)
 
-    def get_cpu_backup(self, tensor: object) -> object:
-        """A tensor on the host with the bytes of a contiguous one whose memory is paused, and has a
-        backup. Unlike torch_memory_saver's it is a copy of the backup."""
+    def get_cpu_backup(self, x: object, zero_copy: bool = False) -> object:
+        """A tensor on the host with the bytes of a contiguous one whose memory is paused; None where
+        there is no backup of it. Always a copy of the backup, also with zero_copy."""
         import torch
 
-        if not tensor.is_contiguous():
+        if not x.is_contiguous():
             raise ValueError("get_cpu_backup: the tensor is not contiguous")
         library = _in_use.active()
-        found = torch.empty(tensor.shape, dtype=tensor.dtype)
-        _native.check(library, library.weir_read_asleep(
-            library.weir_torch_allocator(), tensor.device.index, tensor.data_ptr(), found.nbytes,
-            found.data_ptr()))
+        found = torch.empty(x.shape, dtype=x.dtype)
+        status = library.weir_read_asleep(library.weir_torch_allocator(), x.device.index,
+                                          x.data_ptr(), found.nbytes, found.data_ptr())
+        if status == _NO_BACKUP:
+            return None
+        _native.check(library, status)
         return found
+
+    def set_disk_backup_dir(self, path: str) -> None:
+        """As TMS_DISK_BACKUP_DIR."""
 
 
 torch_memory_saver = TorchMemorySaver()
@@ -199,7 +227,28 @@ def configure_subprocess() -> Iterator[None]:
 
 
 def install() -> None:
-    """`import torch_memory_saver` is this module from now on. Raises Problem: a TMS_* variable that
-    is not known, or whose value is none."""
+    """`import torch_memory_saver` is this module from now on, in modules too that have imported the
+    other already. Raises Problem: a TMS_* variable that is not known, or whose value is none; or the
+    other has regions already."""
     _ = torch_memory_saver._variables
-    sys.modules["torch_memory_saver"] = sys.modules[__name__]
+    ours, theirs = sys.modules[__name__], sys.modules.get("torch_memory_saver")
+    if theirs is ours:
+        return
+    saver = getattr(theirs, "torch_memory_saver", None)
+    if getattr(saver, "_impl", None) is not None:
+        raise _native.Problem("torch_memory_saver is in use in this process: call "
+                              "weir.torch_memory_saver.install() before its first region")
+    # Its other modules (testing_utils) are had as before, where it is installed.
+    spec = getattr(theirs, "__spec__", None) or importlib.machinery.PathFinder.find_spec("torch_memory_saver")
+    ours.__path__ = list(spec.submodule_search_locations or ()) if spec else []
+    sys.modules["torch_memory_saver"] = ours
+    for module in list(sys.modules.values()) if saver is not None else ():
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is theirs or value is saver:
+                setattr(module, name, ours if value is theirs else torch_memory_saver)
+
+
+def register() -> None:
+    """For SGLang's plugins."""
+    if _in_use.enabled() is not None:
+        install()
