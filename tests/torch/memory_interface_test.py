@@ -103,6 +103,27 @@ class MemoryInterface(simulated.Simulated):
                 self.assertEqual(weir[name], value)
         self.assertIn("oom", weir["entries"])
 
+    # SGLang calls the one, older libraries the other.
+    def test_expandable_segments_that_are_switched_off_in_either_way_are_plain_memory(self):
+        printed, _ = self.run_code("""
+import ctypes, torch, warnings
+warnings.simplefilter("ignore")
+has_context = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_byte)(lambda device: True)
+ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](has_context)
+torch.cuda.init()
+kept = []
+def is_expandable():
+    kept.append(torch.empty(4 << 20, dtype=torch.uint8, device="cuda"))
+    return [segment["is_expandable"] for segment in torch.cuda.memory_snapshot()
+            if segment["address"] <= kept[-1].data_ptr() < segment["address"] + segment["total_size"]]
+for tell in (torch._C._accelerator_setAllocatorSettings, torch.cuda.memory._set_allocator_settings):
+    tell("expandable_segments:False")
+    print(is_expandable())
+    tell("expandable_segments:True")
+    print(is_expandable())
+""", begin=WEIR)
+        self.assertEqual(printed.splitlines(), ["[False]", "[True]"] * 2)
+
     # They are PyTorch's allocator of pinned memory's, which honours them whatever the GPU's allocator is.
     def test_settings_of_pinned_memory_bring_no_warning(self):
         conf = "pinned_use_background_threads:True,pinned_num_register_threads:2"

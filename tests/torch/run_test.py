@@ -175,7 +175,7 @@ def use_mem_pool(pool, device):
     said.append('out')
 cuda.MemPool, cuda.use_mem_pool = MemPool, use_mem_pool
 cuda.device = lambda number: contextlib.nullcontext()
-cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
+_C = types.SimpleNamespace(_accelerator_setAllocatorSettings=said.append)
 """
 
     def with_pools(self, code):
@@ -201,7 +201,7 @@ cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
             "from weir import _memory\n"
             "_memory.honour_expandable_segments(torch)\n"
             "torch.cuda.is_initialized = lambda: False\n"
-            "tell = torch.cuda.memory._set_allocator_settings\n"
+            "tell = torch._C._accelerator_setAllocatorSettings\n"
             "tell('expandable_segments:False')\n"
             "torch.cuda.is_initialized = lambda: True\n"
             "tell('expandable_segments:True')\n"
@@ -230,8 +230,8 @@ cuda.memory._set_allocator_settings = lambda settings: said.append(settings)
             "torch.cuda.use_mem_pool = refused\n"
             "with warnings.catch_warnings(record=True) as all:\n"
             "    warnings.simplefilter('always')\n"
-            "    torch.cuda.memory._set_allocator_settings('expandable_segments:False')\n"
-            "    torch.cuda.memory._set_allocator_settings('expandable_segments:True')\n"
+            "    torch._C._accelerator_setAllocatorSettings('expandable_segments:False')\n"
+            "    torch._C._accelerator_setAllocatorSettings('expandable_segments:True')\n"
             "print(torch.said, [str(each.message) for each in all])\n")
         self.assertEqual(said, ["['expandable_segments:False', 'expandable_segments:True'] "
                                 "['Weir: expandable_segments:False, and memory stays as it is: "

@@ -99,12 +99,13 @@ _plain_by_setting = threading.local()  # .open: what leaves plain memory again, 
 
 
 def honour_expandable_segments(torch) -> None:  # noqa: ANN001
-    """Libraries that need cudaMalloc's memory say so by torch.cuda.memory._set_allocator_settings(
-    "expandable_segments:False"), and ":True" when they are done: the thread's memory is plain in
-    between. Before CUDA is used it changes nothing."""
+    """Libraries that need cudaMalloc's memory say so by torch._C._accelerator_setAllocatorSettings(
+    "expandable_segments:False"), or torch.cuda.memory._set_allocator_settings(), which calls it,
+    and ":True" when they are done: the thread's memory is plain in between. Before CUDA is used it
+    changes nothing."""
 
-    @_native.instead_of(torch.cuda.memory, "_set_allocator_settings")
-    def _set_allocator_settings(inner, settings: str) -> None:  # noqa: ANN001
+    @_native.instead_of(torch._C, "_accelerator_setAllocatorSettings")
+    def set_allocator_settings(inner, settings: str) -> None:  # noqa: ANN001
         inner(settings)
         entries = dict(entry.strip().split(":", 1) for entry in settings.split(",") if ":" in entry)
         wanted = entries.get("expandable_segments", "").strip().lower()
