@@ -2,8 +2,8 @@
 """NCCL's own memory in torch.distributed's groups: sleep(communicators=True) gives it back, wake() gets it again.
 
 PyTorch has suspend(), resume() and memory_stats() of a group's backend since 2.12, NCCL since 2.29.7. NCCL waits in
-suspend() and resume() for every rank of the group. Every rank knows its groups in the order in which they were made,
-so ranks that all call sleep() meet group by group.
+suspend() and resume() for every rank of the group. Each rank takes its groups in the order of their names, which all
+ranks of a group give it alike: so ranks that have several groups in common meet in one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _groups(device: int) -> Iterator[tuple[str, object, dict[str, int]]]:
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return
     world = torch.distributed.distributed_c10d._world
-    for group, name in list(world.pg_names.items()):
+    for group, name in sorted(world.pg_names.items(), key=lambda item: item[1]):
         try:
             backend = group._get_backend(torch.device("cuda", device))
         except RuntimeError:  # the group has none for GPUs
