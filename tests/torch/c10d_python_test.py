@@ -177,6 +177,8 @@ dist.destroy_process_group()
 
     # PyTorch's own groups, with the fake runtime's NCCL.
     def test_nccls_groups_give_their_memory_back_where_pytorch_can_suspend_them(self):
+        if len(sys.argv) < 3:
+            self.skipTest("it needs the fake NCCL")
         self.run_code("""
 import ctypes
 # As PyTorch asks the driver whether the device has a context.

@@ -7,7 +7,7 @@ are tags of Weir's. With `sleep_mode_backend="weir"` the rest sleeps as well: gr
 static buffers.
 
 Written against the interface of vLLM 0.33 (vllm.device_allocator: MemAllocator, SleepModeBackend,
-SleepModeBackendFactory). Not run in vLLM itself.
+SleepModeBackendFactory). tests/torch/engines_test.py runs vLLM's own files of it; not run in a server.
 """
 
 from __future__ import annotations
