@@ -179,11 +179,7 @@ dist.destroy_process_group()
     def test_nccls_groups_give_their_memory_back_where_pytorch_can_suspend_them(self):
         if len(sys.argv) < 3:
             self.skipTest("it needs the fake NCCL")
-        self.run_code("""
-import ctypes
-# As PyTorch asks the driver whether the device has a context.
-has_context = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_byte)(lambda device: True)
-ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](has_context)
+        self.run_code(simulated.CONTEXT + """
 device = torch.device("cuda", 0)
 init("nccl", device_id=device)
 groups = [dist.group.WORLD, dist.new_group([0])]

@@ -27,7 +27,7 @@ def folder_of(name):
 
 class Engines(simulated.Simulated):
     BEGIN = """
-import ctypes, importlib.util, inspect, pathlib, re, sys, types
+import importlib.util, inspect, pathlib, re, sys, types
 import weir
 assert weir.enable("full") == "full"
 import torch
@@ -47,11 +47,7 @@ def states(prefix):
             for name, info in weir.tags().items() if name.startswith(prefix)}
 def check(found, **expected):
     assert found == expected, found
-# As PyTorch asks the driver whether the device has a context.
-has_context = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_byte)(lambda device: True)
-ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](has_context)
-torch.cuda.init()
-"""
+""" + simulated.CONTEXT
 
     def test_a_backup_is_none_where_there_is_none(self):
         self.run_code("""

@@ -11,15 +11,11 @@ import simulated
 
 # Prints what each function returns, with types for values. A list's elements are shown as one that has the keys of all.
 PROGRAM = r"""
-import ctypes, functools, json, re, sys, warnings
-import torch
+import functools, json, re, sys, warnings
 warned = []
 warnings.showwarning = lambda message, *rest, **named: warned.append(str(message).splitlines()[0])
-# As PyTorch asks the driver whether the device has a context.
-has_context = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_byte)(lambda device: True)
-ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](has_context)
+""" + simulated.CONTEXT + r"""
 memory = torch.cuda.memory
-torch.cuda.init()
 def tensor(size):
     return torch.empty(size, dtype=torch.uint8, device="cuda")
 def merged(one, other):
@@ -105,12 +101,9 @@ class MemoryInterface(simulated.Simulated):
 
     # SGLang calls the one, older libraries the other.
     def test_expandable_segments_that_are_switched_off_in_either_way_are_plain_memory(self):
-        printed, _ = self.run_code("""
-import ctypes, torch, warnings
+        printed, _ = self.run_code(simulated.CONTEXT + """
+import warnings
 warnings.simplefilter("ignore")
-has_context = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_byte)(lambda device: True)
-ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](has_context)
-torch.cuda.init()
 kept = []
 def is_expandable():
     kept.append(torch.empty(4 << 20, dtype=torch.uint8, device="cuda"))

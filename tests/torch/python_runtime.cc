@@ -40,6 +40,8 @@ struct FakeComm {
 
 extern "C" {
 
+bool fake_has_context(signed char) { return true; }  // simulated.py
+
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }

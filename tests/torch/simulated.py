@@ -16,6 +16,13 @@ import unittest
 
 import without_cuda
 
+# What a program begins with that uses CUDA on the fake runtime. PyTorch asks the driver whether the device has a context; here
+# it asks the fake, also as the process ends, when no Python runs any more.
+CONTEXT = """
+import ctypes, torch
+ctypes.CDLL("libc10_cuda.so")["_ZN3c104cuda9_internal20setHasPrimaryContextEPFbaE"](ctypes.CDLL(None).fake_has_context)
+torch.cuda.init()
+"""
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "allocator" / "torch" / "weir"
 
 
