@@ -202,7 +202,7 @@ def tell(turn, rows):
     row = rows[0]
     text = (f"{row['reserved_peak'] / GIB:.2f} GiB, {row['wall_ms']:.2f} ms a step"
             if "error" not in row else "FAILED " + row["error"].splitlines()[0])
-    print(f"{turn.workload}, {turn.allocator}: {text}", file=sys.stderr, flush=True)
+    print(f"{turn.workload}, {turn.allocator}: {text} ({row['turn_s']:.1f} s)", file=sys.stderr, flush=True)
 
 
 def heading(rows):

@@ -180,14 +180,16 @@ class Turn:
         return [(self.allocator, rank) for rank in range(self.world)]
 
     def run(self, templates):
-        """One row for each process: what it printed, or {"error"}."""
+        """One row for each process: what it printed, or {"error"}; and how long the turn took."""
         several = templates.of(self)
+        begin = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             for one in several:
                 one.go({**self.go, "workload": self.workload, "scale": self.scale, "world": self.world,
                         "device": self.device or "cuda", "store": os.path.join(folder, "store")})
             replies = self.replies(several)
-        rows = [self.row(rank, one, *replies[one]) for rank, one in enumerate(several)]
+        seconds = round(time.monotonic() - begin, 2)
+        rows = [{**self.row(rank, one, *replies[one]), "turn_s": seconds} for rank, one in enumerate(several)]
         templates.ended(self)
         return rows
 

@@ -20,8 +20,8 @@ version = release = re.search(r"project\(weir VERSION ([\d.]+)", (ROOT / "CMakeL
 extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc"]
 root_doc = "docs/index"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**", "bench/results/*.md",
-                    "allocator/core/**", "allocator/*/README.md", "bench/torch/README.md", "packaging/README.md",
-                    "tests/torch/README.md"]
+                    "allocator/core/**", "allocator/*/README.md", "bench/torch/README.md", "bench/frameworks/README.md",
+                    "packaging/README.md", "tests/torch/README.md"]
 exclude_patterns = ["build*/**", "docs/site/**", "docs/pictures/**", "docs/examples/**", "**/CMakeLists.txt"]
 source_suffix = {".md": "markdown"}
 

@@ -127,6 +127,7 @@ std::vector<Program> programs() {
                        {"--seed", kAny, {"1.5"}}});
   script("torch/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}},
                        {"--steps", "from 1 to 1000000", {"0", "1000001"}}});
+  script("frameworks/run", {{"--rounds", "from 1 to 1000000", {"0", "1000001"}}});
 #endif
   return all;
 }

@@ -24,7 +24,7 @@ def run(scale, steps):
         side = sides[i * len(sides) // steps.count]
         images = torch.randn(batch, 3, side, side, device=device).contiguous(memory_format=torch.channels_last)
         images, targets = mixup(images, torch.randint(1000, (batch,), device=device))
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=full):
             loss = loss_of(model(images), targets)
         optimizer.zero_grad()
         loss.backward()

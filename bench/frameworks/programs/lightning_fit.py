@@ -5,6 +5,7 @@ import random
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from torch.utils.data import DataLoader, Dataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -62,8 +63,8 @@ def run(scale, steps):
     trainer = lightning.Trainer(
         max_steps=steps.count, accelerator="gpu" if steps.device.type == "cuda" else "cpu", devices=1,
         precision="bf16-mixed", gradient_clip_val=1.0, val_check_interval=max(2, steps.count // 3),
-        num_sanity_val_steps=0, callbacks=[Boundaries(steps)], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False)
+        num_sanity_val_steps=0, callbacks=[Boundaries(steps)], plugins=[LightningEnvironment()],  # MPI is not asked
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     with trainer.init_module():
         model = LanguageModel(config)
     trainer.fit(model, DataLoader(training, batch_size=batch), DataLoader(validation, batch_size=2 * batch))

@@ -40,7 +40,7 @@ def run(scale, steps):
     full = scale == "full"
     torch.use_deterministic_algorithms(False)
     batch = 16 if full else 4
-    loader = DataLoader(list(graphs(batch * 10, 1500 if full else 8)), batch_size=batch, shuffle=True)
+    loader = DataLoader(list(graphs(batch * 10, 3000 if full else 8)), batch_size=batch, shuffle=True)
     model = Net(256 if full else 8, 4 if full else 2).to(steps.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     model.train()

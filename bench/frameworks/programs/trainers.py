@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of transformers' Trainer and of the trainers that extend it."""
 import random
+import shutil
 import tempfile
 
 from datasets import Dataset
@@ -32,7 +33,10 @@ def keeping_loss(trainer_class):
 
 def train(trainer, steps):
     trainer.add_callback(Boundaries(trainer, steps))
-    trainer.train()
+    try:
+        trainer.train()
+    finally:
+        shutil.rmtree(trainer.args.output_dir)
 
 
 def common(steps, **more):

@@ -11,7 +11,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from programs.made import on_cpu, text, tokenizer
 
-SIZES = ((480, 832, 17), (384, 640, 25), (544, 960, 9))
+SIZES = ((480, 832, 13), (384, 640, 17), (448, 768, 9))
 
 
 def pipeline(full):
