@@ -20,7 +20,8 @@ def pipeline(full):
     words = tokenizer(longest=512)
     clip = CLIPTextConfig(vocab_size=len(words), hidden_size=768 if full else 32, num_hidden_layers=12 if full else 1,
                           intermediate_size=3072 if full else 64, num_attention_heads=12 if full else 2,
-                          projection_dim=768 if full else 32, eos_token_id=words.eos_token_id)
+                          projection_dim=768 if full else 32, bos_token_id=words.bos_token_id,
+                          eos_token_id=words.eos_token_id)
     t5 = T5Config(vocab_size=len(words), d_model=width, d_kv=64 if full else 16, d_ff=5120 if full else 64,
                   num_layers=8 if full else 1, num_heads=32 if full else 2, feed_forward_proj="gated-gelu")
     dtype = torch.bfloat16
