@@ -82,7 +82,7 @@ void run_by_name(Session& session, const Options& options, const std::string& na
     set_torch_context_hook(true);
     if (!options.torch_backend.empty()) {
       use_weir_in_torch(options.torch_backend);
-      run_peer<TorchRaw>(session, "torch-weir-raw");
+      run_peer<WithWeir<TorchRaw>>(session, "torch-weir-raw");
     } else {
       run_peer<TorchRaw>(session, "torch-" + Torch::setting() + "-raw");
     }
@@ -90,7 +90,7 @@ void run_by_name(Session& session, const Options& options, const std::string& na
     set_torch_context_hook(options.gpu);
     if (!options.torch_backend.empty()) {
       use_weir_in_torch(options.torch_backend);
-      run_peer<TorchWeir>(session, "torch-weir");
+      run_peer<WithWeir<Torch>>(session, "torch-weir");
     } else {
       run_peer<Torch>(session, "torch-" + Torch::setting());
     }

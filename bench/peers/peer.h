@@ -43,7 +43,8 @@ DriverSplit driver_split_of(const P& peer) {
 // stream_ref() and reserved() may be made from any thread. Errors: any std::exception.
 //
 // fence(): work queued so far on `user` uses the block. Its memory must not be used again before
-// that work is done, whoever gets it. A peer that knows its driver calls has driver_split(), too.
+// that work is done, whoever gets it. A peer that knows its driver calls has driver_split(), too;
+// one with streams of its own in place of the GPU's, on which fences are measured, kOtherStreams.
 template <class P>
 concept Peer = requires(P peer, void* handle, typename P::StreamRef stream, void* block) {
   { P::kFences } -> std::convertible_to<bool>;  // whether fence() means anything

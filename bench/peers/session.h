@@ -62,7 +62,7 @@ class Session {
       for (const unsigned threads : options_.threads) run_crowd(name, make, threads, own);
     }
     using P = decltype(make(ReusePolicy::wait));
-    if constexpr (P::kFences) {
+    if constexpr (P::kFences && !requires { P::kOtherStreams; }) {
       run_fenced(name, "fenced.512B", 512, ReusePolicy::wait, make);
       run_fenced(name, "fenced.1MiB", 1 << 20, ReusePolicy::wait, make);
     }

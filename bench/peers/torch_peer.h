@@ -78,17 +78,12 @@ class Torch {
   c10::DeleterFnPtr deleter_ = nullptr;
 };
 
-// Weir as PyTorch's allocator.
-class TorchWeir : public Torch {
- public:
-  DriverSplit driver_split() const { return weir_driver_split(); }
-};
-
 // The same as PyTorch's own tensors call it: on the thread's current stream, which is one of
-// PyTorch's. Those are not the streams that fences are measured on.
+// PyTorch's.
 class TorchRaw {
  public:
-  static constexpr bool kFences = false;
+  static constexpr bool kFences = true;
+  static constexpr bool kOtherStreams = true;
   using StreamRef = c10::cuda::CUDAStream;
 
   StreamRef stream_ref(void* stream) {
@@ -102,7 +97,10 @@ class TorchRaw {
     }
     return allocator_->raw_alloc(bytes);
   }
-  void fence(void*, StreamRef&, StreamRef&) {}
+  void fence(void* block, StreamRef&, StreamRef& user) {
+    Torch::StreamRef given{user.stream(), user};
+    torch_.fence(block, given, given);
+  }
   void free(void* block, StreamRef&) { allocator_->raw_delete(block); }
   Reserved reserved() const { return torch_.reserved(); }
 
@@ -111,6 +109,13 @@ class TorchRaw {
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator_ =
       c10::cuda::CUDACachingAllocator::get();
   std::unordered_map<void*, StreamRef> streams_;  // by the stream that each stands for
+};
+
+// With Weir as PyTorch's allocator.
+template <class Base>
+class WithWeir : public Base {
+ public:
+  DriverSplit driver_split() const { return weir_driver_split(); }
 };
 
 }  // namespace weir::peers

@@ -20,13 +20,13 @@ class Entry:
 PROGRAMS = {
     "flux": Entry("flux:run", "diffusers, Flux pipeline, model CPU offload", 15, 10),
     "wan": Entry("wan:run", "diffusers, Wan video pipeline", 15, 6),
-    "sft": Entry("trl_sft:run", "TRL, SFT with activation offload", 16, 3),
+    "sft": Entry("trl_sft:run", "TRL, SFT with activation offload", 12, 3),
     "dpo": Entry("trl_dpo:run", "TRL, DPO with a reference model", 12, 3),
     "grpo": Entry("trl_grpo:run", "TRL, GRPO, generation by transformers", 6, 2),
-    "titan": Entry("titan:run", "torchtitan, Llama, selective checkpointing", 20, 3),
-    "lightning": Entry("lightning_fit:run", "Lightning, GPT-2, lengths vary, validation", 36, 4),
+    "titan": Entry("titan:run", "torchtitan, Llama, selective checkpointing", 15, 3),
+    "lightning": Entry("lightning_fit:run", "Lightning, GPT-2, lengths vary, validation", 24, 4),
     "contrastive": Entry("contrastive:run", "sentence-transformers, cached contrastive loss", 10, 3),
-    "pyg": Entry("pyg:run", "PyTorch Geometric, GATv2, graphs vary", 60, 4),
+    "pyg": Entry("pyg:run", "PyTorch Geometric, GATv2, graphs vary", 40, 4),
     "convnext": Entry("convnext:run", "timm, ConvNeXt, images grow", 30, 4),
     "generate": Entry("generate:run", "transformers, generation with static caches", 8, 3),
 }

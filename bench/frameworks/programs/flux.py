@@ -20,17 +20,16 @@ def pipeline(full):
     words = tokenizer(longest=512)
     clip = CLIPTextConfig(vocab_size=len(words), hidden_size=768 if full else 32, num_hidden_layers=12 if full else 1,
                           intermediate_size=3072 if full else 64, num_attention_heads=12 if full else 2,
-                          projection_dim=768 if full else 32, bos_token_id=words.bos_token_id,
-                          eos_token_id=words.eos_token_id)
+                          projection_dim=768 if full else 32, eos_token_id=words.eos_token_id)
     t5 = T5Config(vocab_size=len(words), d_model=width, d_kv=64 if full else 16, d_ff=5120 if full else 64,
-                  num_layers=8 if full else 1, num_heads=32 if full else 2, feed_forward_proj="gated-gelu")
+                  num_layers=10 if full else 1, num_heads=32 if full else 2, feed_forward_proj="gated-gelu")
     dtype = torch.bfloat16
     return FluxPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0, use_dynamic_shifting=True),
         text_encoder=on_cpu(lambda: CLIPTextModel(clip), dtype), tokenizer=tokenizer(longest=77),
         text_encoder_2=on_cpu(lambda: T5EncoderModel(t5), dtype), tokenizer_2=words,
         transformer=on_cpu(lambda: FluxTransformer2DModel(
-            num_layers=3 if full else 1, num_single_layers=6 if full else 1, attention_head_dim=128 if full else 16,
+            num_layers=4 if full else 1, num_single_layers=8 if full else 1, attention_head_dim=128 if full else 16,
             num_attention_heads=heads, joint_attention_dim=width, pooled_projection_dim=clip.hidden_size,
             in_channels=64 if full else 16, guidance_embeds=True,
             axes_dims_rope=(16, 56, 56) if full else (4, 6, 6)), dtype),

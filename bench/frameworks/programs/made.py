@@ -31,23 +31,20 @@ def text(sizes: random.Random, count):
     return " ".join(f"w{sizes.randrange(2000)}" for _ in range(count))
 
 
-def on_cpu(make, dtype, in_fp32=()):
-    """The model that make() builds, in the CPU's memory, with parameters of `dtype`, or of fp32 where a name in `in_fp32`
-    is part of theirs. Its weights repeat one block of random numbers: drawing each of a billion would take the CPU
-    longer than the program takes."""
+def on_cpu(make, dtype):
+    """The model that make() builds, in the CPU's memory. Its weights repeat one block of random numbers: drawing
+    each of a billion would take the CPU longer than the program takes."""
     with init_empty_weights():
         model = make()
-    block = torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02)
-    blocks, filled = {dtype: block.to(dtype), torch.float32: block}, {}
-    for path, module in model.named_modules():
+    block = torch.randn(BLOCK, generator=torch.Generator().manual_seed(0)).mul_(0.02).to(dtype)
+    filled = {}
+    for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 if id(parameter) not in filled:  # tied weights stay tied
-                    kept = any(part in f"{path}.{name}" for part in in_fp32)
-                    values = filling(parameter, blocks[torch.float32 if kept else dtype])
-                    filled[id(parameter)] = nn.Parameter(values, requires_grad=False)
+                    filled[id(parameter)] = nn.Parameter(filling(parameter, block), requires_grad=False)
                 module._parameters[name] = filled[id(parameter)]
-    return model.eval()
+    return model.to(dtype).eval()
 
 
 def filling(parameter, block):

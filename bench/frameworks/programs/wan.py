@@ -11,7 +11,7 @@ from transformers import UMT5Config, UMT5EncoderModel
 
 from programs.made import on_cpu, text, tokenizer
 
-SIZES = ((480, 832, 13), (384, 640, 17), (448, 768, 9))
+SIZES = ((480, 832, 17), (384, 640, 25), (544, 960, 9))
 
 
 def pipeline(full):
@@ -24,7 +24,7 @@ def pipeline(full):
         transformer=on_cpu(lambda: WanTransformer3DModel(
             num_attention_heads=12 if full else 2, attention_head_dim=128 if full else 12, text_dim=width,
             ffn_dim=8960 if full else 64, num_layers=24 if full else 1, in_channels=16, out_channels=16),
-            torch.bfloat16, WanTransformer3DModel._keep_in_fp32_modules),
+            torch.bfloat16),
         vae=on_cpu(lambda: AutoencoderKLWan(base_dim=96 if full else 4, z_dim=16, dim_mult=[1, 2, 4, 4],
                                             num_res_blocks=2 if full else 1), torch.float32),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=5.0))
