@@ -15,6 +15,7 @@ class Entry:
     title: str
     full: int    # steps at full scale: some 6 s on an H200
     small: int
+    starts_cuda: bool = False  # when it is imported: no fork survives that, so each process imports it
 
 
 PROGRAMS = {
@@ -26,7 +27,7 @@ PROGRAMS = {
     "titan": Entry("titan:run", "torchtitan, Llama, selective checkpointing", 15, 3),
     "lightning": Entry("lightning_fit:run", "Lightning, GPT-2, lengths vary, validation", 24, 4),
     "contrastive": Entry("contrastive:run", "sentence-transformers, cached contrastive loss", 10, 3),
-    "pyg": Entry("pyg:run", "PyTorch Geometric, GATv2, graphs vary", 40, 4),
+    "pyg": Entry("pyg:run", "PyTorch Geometric, GATv2, graphs vary", 60, 4, starts_cuda=True),
     "convnext": Entry("convnext:run", "timm, ConvNeXt, images grow", 30, 4),
     "generate": Entry("generate:run", "transformers, generation with static caches", 8, 3),
 }
