@@ -6,7 +6,8 @@
 // Exit: 0; 1 if a call failed; 2 for wrong arguments.
 //
 // SCENARIO: hot_pair/512B, hot_pair/1MiB, hot_pair/32MiB, random_mix, or irregular/FAMILY, under
-// Trust::context with /context behind it (families: tools/suite/irregular_families.h).
+// Trust::context with /context behind it, without events of the context with /no_events (families:
+// tools/suite/irregular_families.h).
 //
 // The count for PAIRS less that for fewer is the cost of the difference: start-up, warm-up and the
 // end are the same for both. bench/instructions/check does that.
@@ -114,11 +115,19 @@ void expect_nothing_live(const DeviceHeap& heap, std::size_t pairs) {
   if (blocks.total < pairs) stop("fewer pairs were made than asked for");
 }
 
-[[noreturn]] void run_irregular(const std::string& name, Trust trust, std::size_t pairs) {
+[[noreturn]] void run_irregular(std::string_view name, std::size_t pairs) {
+  const auto ends_with = [&](std::string_view setting) {
+    const bool ends = name.ends_with(setting);
+    if (ends) name.remove_suffix(setting.size());
+    return ends;
+  };
+  const bool no_events = ends_with("/no_events");
+  const bool context = ends_with("/context") || no_events;
   const Family* const family = find_family(name);
-  if (family == nullptr) stop("no family is " + name);
+  if (family == nullptr) stop("no family is " + std::string(name));
   NullDevice device;
-  DeviceHeap heap(device, {.trust = trust});
+  DeviceHeap heap(device,
+                  {.trust = context ? Trust::context : Trust::told, .context_events = !no_events});
   irregular(heap, device, *family, pairs);
   // How much is live now depends on the number of pairs, and so would the cost of freeing it.
   std::_Exit(0);
@@ -127,10 +136,7 @@ void expect_nothing_live(const DeviceHeap& heap, std::size_t pairs) {
 int run(std::string_view scenario, std::size_t pairs) {
   if (constexpr std::string_view kPrefix = "irregular/"; scenario.starts_with(kPrefix)) {
     scenario.remove_prefix(kPrefix.size());
-    constexpr std::string_view kContext = "/context";
-    const bool context = scenario.ends_with(kContext);
-    if (context) scenario.remove_suffix(kContext.size());
-    run_irregular(std::string(scenario), context ? Trust::context : Trust::told, pairs);
+    run_irregular(scenario, pairs);
   }
   NullDevice device;
   DeviceHeap heap(device);
