@@ -145,9 +145,8 @@ bool Reuse::is_over(Request& request, const Tile& tile) {
   if (tile.by != request.owner.timeline && !is_over(request, tables_.tiles.release_point(tile))) {
     return false;
   }
-  return !tile.uses ||
-         std::all_of(tile.uses->fences.begin(), tile.uses->fences.end(),
-                     [&](Fence fence) { return is_over(request, fence); });
+  return !tile.uses || std::all_of(tile.uses->fences.begin(), tile.uses->fences.end(),
+                                   [&](Fence fence) { return is_over(request, fence); });
 }
 
 bool Reuse::is_over(Request& request, Fence fence) {
