@@ -18,12 +18,18 @@ struct DiffCommand {
   InputOptions input;
   ResultOptions result;
   std::size_t top = 8;
+  bool only_calls = false;
 };
 
-Result<Report> report_on(const std::string& file, const InputOptions& input) {
-  const Result<Loaded> recording = load_shown(file, input);
-  if (!recording) return recording.error();
-  return report_of(*recording, {.top = SIZE_MAX}, recording->origin);
+Report report_on(const Loaded& recording) {
+  return report_of(recording, {.top = SIZE_MAX}, recording.origin);
+}
+
+Diff diff_of(const Loaded& before, const Loaded& after, bool only_calls) {
+  Diff diff{before.source, after.source, {}, {}};
+  if (!only_calls) diff = diff_of(report_on(before), report_on(after));
+  diff.calls = first_difference(before, after);
+  return diff;
 }
 
 Status run(const DiffCommand& command) {
@@ -32,13 +38,14 @@ Status run(const DiffCommand& command) {
   if (!allowed) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return output.error();
-  const Result<Report> before = report_on(command.before, command.input);
-  const Result<Report> after = before ? report_on(command.after, command.input) : before;
+  const Result<Loaded> before = load_shown(command.before, command.input);
+  if (!before) return before.error();
+  const Result<Loaded> after = load_shown(command.after, command.input);
   if (!after) return after.error();
-  const Diff diff = diff_of(*before, *after);
+  const Diff diff = diff_of(*before, *after, command.only_calls);
   Status status = output->write(diff_text(diff, command.top), [&diff] { return diff_json(diff); });
-  for (const Report* report : {&*before, &*after}) {
-    if (status) status = damage_status(report->source, report->damage);
+  for (const Loaded* file : {&*before, &*after}) {
+    if (status) status = damage_status(file->source, file->damage);
   }
   return status;
 }
@@ -47,6 +54,7 @@ constexpr const char* kDiffFooter = R"(
 Examples:
   weir diff before.weir after.weir
   weir diff --json monday.weir tuesday.weir
+  weir diff --calls rank0.weir rank3.weir
 
 docs/report.md says what is compared with what, docs/command.md what all commands have in common.
 Exit codes: 0 done, whether or not anything changed; 2 a bad command line; 3 a file that can't be
@@ -56,14 +64,16 @@ read or written.)";
 
 void add_diff_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<DiffCommand>();
-  CLI::App* diff =
-      app.add_subcommand("diff", "Say what changed in memory and waits between two recordings");
+  CLI::App* diff = app.add_subcommand(
+      "diff",
+      "Say which call differs first between two recordings, and what changed in memory and waits");
   add_input(*diff, "BEFORE", command->before,
             "A recording, a snapshot or a trace; -: standard input");
   add_input(*diff, "AFTER", command->after, "Another");
   add_input_options(*diff, command->input);
   add_result_options(*diff, command->result);
   add_top_option(*diff, command->top);
+  diff->add_flag("--calls", command->only_calls, "Say only which call differs first");
   diff->footer(kDiffFooter);
   diff->callback([command, &exit_code] { exit_code = exit_code_of(run(*command)); });
 }

@@ -103,6 +103,7 @@ void KeptOutput::apply(const SealedBlock& block) {
   std::uint64_t dropped = 0;
   (void)decode_events(*plain, dropped, [&](const Event& event) {
     edge_time_ = event.time;
+    calls_before_ += block.kind == BlockKind::events && is_call(event.kind) ? 1 : 0;
     edge_.accept(event, [](const Event&) {});
     return true;
   });
@@ -131,6 +132,12 @@ Status KeptOutput::write_blocks(FileOutput& file, std::uint64_t dropped) const {
   const std::lock_guard lock(mutex_);
   std::uint64_t events = 0;
   for (const SealedBlock& block : always_) file.put(block);
+  if (calls_before_ > 0) {
+    std::string header;
+    recording_format::put(header, std::string_view("calls_before"));
+    recording_format::put(header, std::string_view(std::to_string(calls_before_)));
+    file.put(seal(BlockKind::header, header));
+  }
   for (SealedBlock& block : initial_blocks()) file.put(std::move(block));
   for (const SealedBlock& block : latest_) {
     file.put(block);

@@ -77,6 +77,7 @@ class KeptOutput final : public RecordingOutput {
   std::size_t stored_ = 0;  // bytes of latest_
   RecordedState edge_;      // before latest_
   Nanoseconds edge_time_;
+  std::uint64_t calls_before_ = 0;  // is_call(), of the events before latest_
 };
 
 // The events of a block's payload, as far as they can be read: false if not to the end. Calls

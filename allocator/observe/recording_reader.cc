@@ -73,16 +73,18 @@ class Reading {
   bool has_header_ = false, ended_ = false, full_ = false, has_events_ = false;
 };
 
+void take_value(std::string_view text, std::uint64_t& value) {
+  (void)std::from_chars(text.data(), text.data() + text.size(), value);
+}
+
 void Reading::take_header(PayloadReader in) {
   has_header_ = true;
   while (!in.at_end()) {
     const std::string_view name = in.text(), value = in.text();
     if (name == "program") recording_.program = value;
     if (name == "device") recording_.device = value;
-    if (name == "device_bytes") {
-      (void)std::from_chars(value.data(), value.data() + value.size(),
-                            recording_.device_bytes.count);
-    }
+    if (name == "device_bytes") take_value(value, recording_.device_bytes.count);
+    if (name == "calls_before") take_value(value, recording_.calls_before);
   }
   unreadable_ += in.failed() ? 1 : 0;
 }

@@ -47,6 +47,7 @@ TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
   const auto recorder = Recorder::keep(20_KiB);
   const Stream a = device.new_stream(), b = device.new_stream();
   test::run_some(heap, a, b, 50);
+  const std::size_t at_start = all.events.size();
   heap.start_recording(*recorder);
   // In parts, so that the ring has room for each.
   for (int part = 0; part < 20; ++part) {
@@ -59,6 +60,13 @@ TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
   const Recording recording = read();
   EXPECT_EQ(recording.damage, "");
   EXPECT_EQ(recording.dropped, 0u);
+  // Calls of before are counted, and those that were there when the recording began are not.
+  const auto calls = [](auto begin, auto end) {
+    return std::count_if(begin, end, [](const Event& each) { return is_call(each.kind); });
+  };
+  EXPECT_EQ(recording.calls_before +
+                calls(recording.events.from(recording.initial), recording.events.end()),
+            calls(all.events.begin() + static_cast<std::ptrdiff_t>(at_start), all.events.end()));
   ASSERT_GT(recording.initial, 0u);
   ASSERT_LT(recording.events.size(), all.events.size() / 4) << "nothing was given up";
   EXPECT_LT(bytes().size(), (84_KiB).count);

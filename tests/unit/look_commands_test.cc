@@ -754,6 +754,21 @@ TEST_F(LookCommands, DiffPrintsWhatChanged) {
   EXPECT_THAT(same.out, HasSubstr("Nothing that a report counts has changed."));
 }
 
+TEST_F(LookCommands, DiffNamesTheFirstCallThatDiffersAloneIfAskedTo) {
+  const std::string small = write("small.trace", kSmallTrace),
+                    larger = write("larger.trace", kLarger);
+  const std::string said = "differs (bytes";
+  EXPECT_THAT(weir("diff " + small + " " + larger).out,
+              AllOf(HasSubstr(said), HasSubstr("peak live")));
+  const Finished calls = weir("diff --calls " + small + " " + larger);
+  EXPECT_EQ(calls.code, 0) << calls.err;
+  EXPECT_THAT(calls.out, AllOf(HasSubstr(said), Not(HasSubstr("peak live"))));
+  const auto json = nlohmann::json::parse(weir("diff --calls --json " + small + " " + larger).out);
+  EXPECT_EQ(json["calls"]["differs"][0], "bytes");
+  EXPECT_FALSE(json.contains("peaks"));
+  EXPECT_THAT(weir("diff --calls " + small + " " + small).out, HasSubstr("at the same addresses."));
+}
+
 TEST_F(LookCommands, TopLooksOnceAtARecording) {
   auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
   ASSERT_TRUE(recorder.ok()) << recorder.error().message();

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "look/call_difference_words.h"
 #include "replay/json.h"
 #include "replay/report_table.h"
 #include "replay/units.h"
@@ -166,7 +167,7 @@ bool Diff::changed() const {
 Diff diff_of(const Report& before, const Report& after) {
   const Moment &a = before.peak_live, &b = after.peak_live;
   const auto nth = [](const Share& share, bool) { return stream_key(share.nth); };
-  Diff diff{before.source, after.source, {}};
+  Diff diff{before.source, after.source, {}, {}};
   diff.groups.push_back(peaks(before, after));
   diff.groups.push_back(fragmentation(before, after));
   diff.groups.push_back(shares("by_stream", "most live, by stream", a.by_stream, b.by_stream, nth));
@@ -218,6 +219,8 @@ Json value_or_null(std::optional<std::uint64_t> value) {
 std::string diff_text(const Diff& diff, std::size_t top) {
   std::string text =
       fmt::format("before  {}\nafter   {}\n", printable(diff.before), printable(diff.after));
+  if (diff.calls) text += "\n" + difference_text(*diff.calls);
+  if (diff.groups.empty()) return text;
   if (!diff.changed()) return text + "\nNothing that a report counts has changed.\n";
   for (const ChangeGroup& group : diff.groups) {
     const bool whole = &group == &diff.groups.front();
@@ -237,7 +240,9 @@ std::string diff_text(const Diff& diff, std::size_t top) {
 }
 
 std::string diff_json(const Diff& diff) {
-  Json json = {{"before", diff.before}, {"after", diff.after}, {"changed", diff.changed()}};
+  Json json = {{"before", diff.before}, {"after", diff.after}};
+  if (diff.calls) json["calls"] = difference_json(*diff.calls);
+  if (!diff.groups.empty()) json["changed"] = diff.changed();
   for (const ChangeGroup& group : diff.groups) {
     Json list = Json::array();
     for (const Change& change : group.changes) {

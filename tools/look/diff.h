@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "look/call_difference.h"
 #include "look/report.h"
 
 namespace weir {
@@ -35,9 +36,10 @@ struct ChangeGroup {
 };
 
 struct Diff {
-  std::string before, after;  // the two files
-  std::vector<ChangeGroup> groups;
-  bool changed() const;
+  std::string before, after;            // the two files
+  std::vector<ChangeGroup> groups;      // empty: only calls are compared
+  std::optional<CallDifference> calls;  // none: they are not compared
+  bool changed() const;                 // of the groups
 };
 
 // Of reports that were made with lists of any length (`ReportOptions::top`).

@@ -36,6 +36,11 @@ enum class EventKind : std::uint8_t {
 };
 inline constexpr int kEventKinds = static_cast<int>(EventKind::context_events_lost) + 1;
 std::string_view name_of(EventKind kind);
+// What the program did, rather than Weir: recordings of one program are compared call by call.
+constexpr bool is_call(EventKind kind) {
+  return kind == EventKind::allocate || kind == EventKind::deallocate || kind == EventKind::fence ||
+         kind == EventKind::out_of_memory;
+}
 
 // Why a heap gives up events of the whole context until its process ends. Its streams and pools
 // then share memory only where the host waits (docs/guarantees.md).

@@ -47,6 +47,8 @@ struct Recording {
   // mappings, heaps, leases, live blocks); their time is the beginning's.
   EventLog events;
   std::size_t initial = 0;
+  // Calls (is_call()) that a flight recorder gave up before the first event.
+  std::uint64_t calls_before = 0;
   std::vector<RecordedFrame> frames;
   // By Event::stack: indices into `frames`, innermost first. The first stack is the unknown one.
   std::vector<std::vector<std::uint32_t>> stacks{{}};
