@@ -34,6 +34,18 @@ std::string_view meaning_of(Cause cause) {
   return kMeanings[static_cast<std::size_t>(cause)];
 }
 
+std::string_view name_of(TimeDependence::Why why) {
+  switch (why) {
+    case TimeDependence::Why::asked:
+      return "asked";
+    case TimeDependence::Why::released:
+      return "released";
+    case TimeDependence::Why::lost:
+      return "context_events_lost";
+  }
+  return {};
+}
+
 Report report_of(const Recording& recording, const ReportOptions& options, const Origin& origin) {
   const BlockLifetimes lifetimes = lifetimes_of(recording);
   ReportNames names(recording, lifetimes);
@@ -71,6 +83,7 @@ Report report_of(const Recording& recording, const ReportOptions& options, const
   report.waits = waits_of(recording, lifetimes, names);
   report.costly = costly_blocks(lifetimes, names);
   report.growth = growth_of(recording, lifetimes, names);
+  report.time_dependence = time_dependence_of(recording, lifetimes);
   report.advice = advice_on(report);
   shorten(report.waits, options.top);
   shorten(report.costly, options.top);

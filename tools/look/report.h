@@ -106,6 +106,20 @@ struct Growth {
   Nanoseconds first, last;  // when the oldest and the youngest were allocated, since the begin
 };
 
+// From this call on another run of the program may have its memory at other places, since what the
+// GPU had done by then decided one.
+struct TimeDependence {
+  enum class Why : std::uint8_t {
+    asked,     // the call got memory that another stream freed, and no wait orders the two
+    released,  // after the call a page went back to the driver, once its work was over
+    lost,      // after the call events of the whole context were given up
+  };
+  Why why = Why::asked;
+  std::uint64_t call = 0;  // its number, as of CallDifference
+  Nanoseconds time;        // since the begin
+};
+std::string_view name_of(TimeDependence::Why why);
+
 struct Totals {
   std::uint64_t allocations = 0, deallocations = 0, fences = 0, stream_waits = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
@@ -146,6 +160,7 @@ struct Report {
   std::vector<WaitPair> waits;  // the most waits first; at most `top` rows, like the next three
   std::vector<CostlyBlocks> costly;
   std::vector<Growth> growth;
+  std::optional<TimeDependence> time_dependence;  // the first that the recording shows
   std::vector<Advice> advice;
   std::vector<std::vector<std::string>> stacks;  // as text, innermost first; the first: unknown
 };

@@ -166,6 +166,12 @@ std::string report_json(const Report& report) {
   if (report.at) json["at"] = moment_json(*report.at);
   json["waits"] = list_of(report.waits, wait_json);
   json["waited_for"] = list_of(report.costly, costly_json);
+  json["time_dependence"] = nullptr;
+  if (const auto& first = report.time_dependence) {
+    json["time_dependence"] = {{"call", first->call},
+                               {"time_us", microseconds(first->time)},
+                               {"why", name_of(first->why)}};
+  }
   json["growth"] = list_of(report.growth, growth_json);
   json["advice"] = list_of(report.advice, advice_json);
   json["stacks"] = report.stacks;

@@ -38,6 +38,7 @@ class Writer {
     earlier_use();
     growth();
     waits();
+    time_dependence();
     driver();
     advice();
     return std::move(text_);
@@ -283,6 +284,31 @@ class Writer {
     }
     text_ += "\n" + title("Still live at the end, and more all the time");
     add(table);
+  }
+
+  void time_dependence() {
+    if (!report_.time_dependence || report_.pytorch_peak_reserved) return;
+    const TimeDependence& first = *report_.time_dependence;
+    const std::string call =
+        fmt::format("call {}, at {}", with_commas(first.call), time(first.time));
+    text_ += "\n";
+    switch (first.why) {
+      case TimeDependence::Why::asked:
+        return say(
+            fmt::format("Places depend on time from {} on: it got memory that another "
+                        "stream had freed, and no recorded wait orders the two streams.",
+                        call));
+      case TimeDependence::Why::released:
+        return say(
+            fmt::format("Places depend on time after {}: a page went back to the driver "
+                        "once its work was seen to be over.",
+                        call));
+      case TimeDependence::Why::lost:
+        return say(
+            fmt::format("Places depend on time after {}: events of the whole context were "
+                        "given up.",
+                        call));
+    }
   }
 
   void driver() {
