@@ -21,9 +21,9 @@ constexpr std::string_view kPrefix = "WEIR_";
 
 // What others read for themselves, in the same environment: the communication layer
 // (docs/comm.md), and the Python package as Python starts.
-constexpr std::array<std::string_view, 7> kNotSettings = {
+constexpr std::array<std::string_view, 8> kNotSettings = {
     "WEIR_RANK", "WEIR_WORLD_SIZE",   "WEIR_LOCAL_RANK", "WEIR_LOCAL_WORLD_SIZE",
-    "WEIR_MEET", "WEIR_NCCL_LIBRARY", "WEIR_ENABLE"};
+    "WEIR_MEET", "WEIR_NCCL_LIBRARY", "WEIR_ENABLE",     "WEIR_CHECK_LAYOUTS"};
 
 // One row of the table. `assign` returns false when `value` is malformed; `values` says what is
 // allowed, in the table and in the error.

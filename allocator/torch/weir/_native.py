@@ -157,6 +157,8 @@ _FUNCTIONS = {
     "weir_record_start_with": (_STATUS, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p]),
     "weir_python_ends": (None, []),
     "weir_record_stop": (_STATUS, [_HANDLE]),
+    "weir_record_write": (_STATUS, [_HANDLE, ctypes.c_char_p]),
+    "weir_record_mark": (_STATUS, [_HANDLE, ctypes.c_char_p]),
     "weir_write_snapshot": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.c_char_p]),
     "weir_fence": (_STATUS, [_HANDLE, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t,
                              ctypes.c_void_p]),

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the ranks of a program have their memory at the same places; and if not, since which call."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import itertools
+import os
+import pathlib
+import subprocess
+import tempfile
+
+from weir import _command, _in_use, _memory, _native
+
+# By pool, in the order in which the pools were made, whose numbers may differ: placements, and their hash.
+_Layout = "list[tuple[int, int]]"
+
+_steps = itertools.count(1)
+_SECONDS = 60  # for the command, which takes one a million calls
+
+
+def step() -> None:
+    """A step of the program ends: for recordings a mark, "step 1" and so on; and with WEIR_CHECK_LAYOUTS=N,
+    once torch.distributed is initialised, each N-th step is a check_layouts()."""
+    library = _in_use.active()
+    number = next(_steps)
+    _native.check(library, library.weir_record_mark(library.weir_torch_allocator(), f"step {number}".encode()))
+    every = os.environ.get("WEIR_CHECK_LAYOUTS", "0").strip() or "0"
+    if not every.isdecimal():
+        raise _native.Problem(f"WEIR_CHECK_LAYOUTS is {every!r}: a number of steps; 0: never")
+    if int(every) and number % int(every) == 0:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            check_layouts()
+
+
+def check_layouts(group: object = None, device: object = None) -> None:
+    """Raises Problem in all ranks of the group (the default one) unless each has placed as many blocks in the
+    same places of its device (the current one): weir.layout().
+
+    The error names two ranks that differ and, where they keep a ring (WEIR_RECORD_RING), the first call that
+    differs. A collective operation: all ranks call it, at the same place of the program.
+    """
+    import torch.distributed as dist
+
+    layout = [value for _, value in sorted(_memory.layout(device).items())]
+    if _all_have(_hash_of(layout), group):
+        return
+    layouts: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(layouts, layout, group)
+    one, other = _two_that_differ(layouts)
+    mine = _ring(_memory._device(device)) if dist.get_rank(group) in (one, other) else None
+    ring = _from(one, mine, group)
+    words = _first_difference({one: ring, other: mine}) if dist.get_rank(group) == other else None
+    raise _native.Problem(f"{_summary(one, layouts[one], other, layouts[other])} {_from(other, words, group)}")
+
+
+def _hash_of(layout: _Layout) -> int:
+    digest = hashlib.blake2b(repr(layout).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _all_have(value: int, group: object) -> bool:
+    """Whether `value` is the same in all ranks; the answer is."""
+    import torch
+    import torch.distributed as dist
+
+    on_host = "cpu:" in dist.get_backend_config(group)
+    both = torch.tensor([value, ~value], dtype=torch.int64, device="cpu" if on_host else "cuda")
+    dist.all_reduce(both, op=dist.ReduceOp.MIN, group=group)
+    least, inverse_of_most = both.tolist()
+    return least == ~inverse_of_most
+
+
+def _from(rank: int, value: object, group: object) -> object:
+    """What `value` is in that rank of the group."""
+    import torch.distributed as dist
+
+    box = [value]
+    source = rank if group is None else dist.get_global_rank(group, rank)
+    dist.broadcast_object_list(box, source, group)
+    return box[0]
+
+
+def _two_that_differ(layouts: list[_Layout]) -> tuple[int, int]:
+    """The first rank with what most have, and the first with something else."""
+    all_of = [tuple(map(tuple, layout)) for layout in layouts]
+    usual = collections.Counter(all_of).most_common(1)[0][0]
+    return all_of.index(usual), next(rank for rank, each in enumerate(all_of) if each != usual)
+
+
+def _summary(one: int, usual: _Layout, other: int, odd: _Layout) -> str:
+    if len(usual) != len(odd):
+        return f"Rank {other} has memory at other places than rank {one}: {len(odd)} pools, not {len(usual)}."
+    at, (ours, theirs) = next((at, pair) for at, pair in enumerate(zip(usual, odd)) if pair[0] != pair[1])
+    pool = "the device's own memory" if at == 0 else f"pool {at} of {len(usual) - 1}"
+    return (f"Rank {other} has memory at other places than rank {one}: in {pool} rank {other} placed "
+            f"{theirs[0]:,} blocks, rank {one} {ours[0]:,}.")
+
+
+def _ring(device: int) -> bytes | None:
+    """A recording of this rank's latest calls; None: there is none."""
+    library = _in_use.active()
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "ring.weir")
+        if library.weir_record_write(library.weir_torch_allocator(), os.fsencode(path)) != 0:
+            return None
+        path = path if device == 0 else path.with_name(f"ring.{device}.weir")
+        return path.read_bytes() if path.exists() else None
+
+
+def _first_difference(rings: dict[int, bytes | None]) -> str:
+    """In words, of two ranks' rings."""
+    if None in rings.values():
+        return "To have the first call that differs named, set WEIR_RECORD_RING=16MiB in all ranks."
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"rank {rank}" for rank in rings]
+        for name, ring in zip(names, rings.values()):
+            pathlib.Path(folder, name).write_bytes(ring)
+        try:
+            done = subprocess.run([_command.PROGRAM, "diff", "--calls", *names], capture_output=True, text=True,
+                                  errors="replace", cwd=folder, timeout=_SECONDS, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"The first call that differs is not known: {error}."
+    if done.returncode != 0:
+        return f"The first call that differs is not known: {done.stderr.strip()}"
+    return done.stdout.split("\n\n", 1)[-1].strip()
