@@ -64,13 +64,17 @@ TEST(TimeDependence, IsWhereMemoryOfAnotherPoolIsHandedOver) {
   EXPECT_EQ(found_in(made.recording)->why, Why::asked);
 }
 
-TEST(TimeDependence, IsAfterTheCallBeforeAPageWentBackButNotOfASleepingPool) {
+TEST(TimeDependence, IsAfterTheCallBeforeAPageWentBackUnlessTheHostWaitedOrItsPoolSleeps) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 1_KiB).deallocate(kAt).unmap(0, kAt).release(0);
   const auto found = found_in(made.recording);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->why, Why::released);
   EXPECT_EQ(found->call, 2u);
+  HandMade waited;
+  waited.page(0).map(0, kAt).allocate(kAt, 1_KiB).deallocate(kAt);
+  waited.add({.kind = EventKind::host_wait, .other = 1}).unmap(0, kAt).release(0);
+  EXPECT_FALSE(found_in(waited.recording));
   HandMade asleep;
   asleep.page(0).map(0, kAt).allocate(kAt, 1_KiB).unmap(0, kAt).release(0);
   EXPECT_FALSE(found_in(asleep.recording));

@@ -84,24 +84,78 @@ std::optional<Found> first_asked(const Recording& recording, const BlockLifetime
   return first;
 }
 
-// The first page that went back to the driver, and events of the whole context that were lost. The
-// pages of a sleeping pool go with their live blocks, as the program says.
-std::optional<Found> first_given_up(const Recording& recording) {
-  std::map<std::uint64_t, std::uint64_t> live;  // by address: their ends
-  std::set<std::uint32_t> asleep;
-  std::size_t at = 0;
-  for (const Event& event : recording.events) {
-    const std::uint64_t begin = event.address.value, end = begin + event.bytes.count;
-    if (event.kind == EventKind::allocate) live[begin] = end;
-    if (event.kind == EventKind::deallocate) live.erase(begin);
-    if (event.kind == EventKind::context_events_lost) return Found{at, TimeDependence::Why::lost};
-    if (event.kind == EventKind::unmap) {
-      const auto next = live.lower_bound(end);
-      if (next != live.begin() && std::prev(next)->second > begin) asleep.insert(event.page.value);
+// Which pages are free of live blocks, and since when.
+class PageUses {
+ public:
+  void map(Address at, Bytes bytes, PageId page) {
+    mappings_[at.value] = {at.value + bytes.count, page.value};
+  }
+  // A page that has a live block is one of a sleeping pool.
+  void unmap(Address at, Bytes bytes, PageId page) {
+    mappings_.erase(at.value);
+    const auto next = live_.lower_bound(at.value + bytes.count);
+    if (next != live_.begin() && std::prev(next)->second > at.value) asleep_.insert(page.value);
+  }
+  void allocate(Address at, Bytes bytes) { live_[at.value] = at.value + bytes.count; }
+  void deallocate(Address at, std::size_t event) {
+    const auto block = live_.find(at.value);
+    if (block == live_.end()) return;
+    auto mapping = mappings_.lower_bound(block->second);
+    while (mapping != mappings_.begin() && (--mapping)->second.end > at.value) {
+      freed_[mapping->second.page] = event;
     }
-    if (event.kind == EventKind::release && at >= recording.initial &&
-        asleep.erase(event.page.value) == 0) {
-      return Found{at, TimeDependence::Why::released};
+    live_.erase(block);
+  }
+  // The last event that freed memory of the page, which is released; none: nothing did, or it is
+  // released with its live blocks, as the program says.
+  std::optional<std::size_t> release(PageId page) {
+    const auto freed = freed_.extract(page.value);
+    if (asleep_.erase(page.value) > 0 || freed.empty()) return std::nullopt;
+    return freed.mapped();
+  }
+
+ private:
+  struct Mapping {
+    std::uint64_t end;
+    std::uint32_t page;
+  };
+  std::map<std::uint64_t, Mapping> mappings_;    // by address
+  std::map<std::uint64_t, std::uint64_t> live_;  // by address: ends
+  std::unordered_map<std::uint32_t, std::size_t> freed_;
+  std::set<std::uint32_t> asleep_;
+};
+
+// The first page that went back to the driver without a wait of the host since its last use; or
+// events of the whole context that were lost.
+std::optional<Found> first_given_up(const Recording& recording) {
+  PageUses pages;
+  std::size_t at = 0, host_waited = 0;
+  for (const Event& event : recording.events) {
+    switch (event.kind) {
+      case EventKind::context_events_lost:
+        return Found{at, TimeDependence::Why::lost};
+      case EventKind::host_wait:
+        host_waited = at;
+        break;
+      case EventKind::map:
+        pages.map(event.address, event.bytes, event.page);
+        break;
+      case EventKind::unmap:
+        pages.unmap(event.address, event.bytes, event.page);
+        break;
+      case EventKind::allocate:
+        pages.allocate(event.address, event.bytes);
+        break;
+      case EventKind::deallocate:
+        pages.deallocate(event.address, at);
+        break;
+      case EventKind::release:
+        if (const auto freed = pages.release(event.page); freed && *freed > host_waited) {
+          return Found{at, TimeDependence::Why::released};
+        }
+        break;
+      default:
+        break;
     }
     ++at;
   }
