@@ -234,6 +234,19 @@ TEST_F(RingDifference, RingsAreAlignedByTheNumbersOfTheirCalls) {
   EXPECT_EQ(found.after.call->event.requested, Bytes{700});
 }
 
+TEST_F(RingDifference, WhatOnlyOneOfThemMetBeforeCountsAsNeverMet) {
+  const auto use = [](HandMade& made, std::uint64_t stream) {
+    made.allocate(2 * stream * kGiB, 1_KiB, stream).deallocate(2 * stream * kGiB);
+  };
+  HandMade whole, ring;
+  for (const std::uint64_t stream : {5, 6, 6, 5}) use(whole, stream);
+  for (const std::uint64_t stream : {6, 5}) use(ring, stream);
+  ring.recording.calls_before = 4;
+  const CallDifference found = between(whole, ring);
+  EXPECT_THAT(found.differs, IsEmpty());
+  EXPECT_EQ(found.same, 4u);
+}
+
 TEST_F(RingDifference, ADifferenceFromBeforeTheRingsIsSaid) {
   HandMade before = program(), after = program();
   before.allocate(kGiB + 4096, 8_KiB).initial();

@@ -76,7 +76,8 @@ TEST(TimeDependence, IsAfterTheCallBeforeAPageWentBackUnlessTheHostWaitedOrItsPo
   waited.add({.kind = EventKind::host_wait, .other = 1}).unmap(0, kAt).release(0);
   EXPECT_FALSE(found_in(waited.recording));
   HandMade asleep;
-  asleep.page(0).map(0, kAt).allocate(kAt, 1_KiB).unmap(0, kAt).release(0);
+  asleep.page(0).map(0, kAt).allocate(kAt, 1_KiB).allocate(kAt + 4096, 1_KiB).deallocate(kAt);
+  asleep.unmap(0, kAt).release(0);
   EXPECT_FALSE(found_in(asleep.recording));
 }
 
