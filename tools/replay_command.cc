@@ -177,6 +177,10 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
                          {{"pages", MemoryKind::pages}, {"plain", MemoryKind::plain}},
                          "What memory is made of: pages that Weir maps (the default), or plain "
                          "segments, as of cudaMalloc");
+  add_choice<Addresses>(
+      *replay, "--addresses", command->options.addresses,
+      {{"any", Addresses::any}, {"fixed", Addresses::fixed}, {"prefer", Addresses::prefer}},
+      "Where memory lies: anywhere (the default), or where the trace alone decides, and no time");
   add_result_options(*replay, command->result);
   replay->add_flag("--validate", command->options.validate,
                    "Check the whole heap after every line of the trace (slow)");

@@ -72,13 +72,13 @@ class Allocator::Impl {
     resize(static_cast<int>(devices.size()));
     for (int i = 0; i < size(); ++i) {
       const auto number = static_cast<std::size_t>(i);
-      set(i, value_or_raise(DeviceSlot::open(config_, i, std::move(devices[number]))));
+      set(i, value_or_raise(DeviceSlot::open(config_, i, i, std::move(devices[number]))));
     }
   }
 
   void add(Device& device) {
     resize(1);
-    set(0, value_or_raise(DeviceSlot::open(config_, 0, device)));
+    set(0, value_or_raise(DeviceSlot::open(config_, 0, 0, device)));
   }
 
   int size() const { return static_cast<int>(slots_.size()); }
@@ -196,7 +196,9 @@ class Allocator::Impl {
     const std::scoped_lock lock(opening_);
     const auto number = static_cast<std::size_t>(device);
     if (owned_[number] != nullptr) return *owned_[number];
-    std::unique_ptr<DeviceSlot> slot = value_or_raise(DeviceSlot::open(config_, device));
+    int opened = 0;
+    for_each_open([&](DeviceSlot&) { ++opened; });
+    std::unique_ptr<DeviceSlot> slot = value_or_raise(DeviceSlot::open(config_, device, opened));
     if (!record_to_.empty()) {
       raise_unless_ok(slot->recordings().start(record_to_, stacks_of_record_));
     }
@@ -334,6 +336,11 @@ Statistics Allocator::statistics(int device) const {
 HeapSnapshot Allocator::snapshot(int device) const {
   DeviceSlot* const slot = impl_->open_slot(device);
   return slot != nullptr ? slot->heap().snapshot() : HeapSnapshot{.device = "not in use"};
+}
+
+std::vector<PoolLayout> Allocator::layouts(int device) const {
+  DeviceSlot* const slot = impl_->open_slot(device);
+  return slot != nullptr ? slot->heap().layouts() : std::vector<PoolLayout>{};
 }
 
 void Allocator::write_snapshot(const std::string& path, int device) const {

@@ -81,6 +81,7 @@ weir_statistics_t to_c(const weir::Statistics& s) {
   c.context_events_lost_refused = lost(ContextEventsLost::refused);
   c.context_events_lost_unavailable = lost(ContextEventsLost::unavailable);
   c.context_events_lost_pluggable = lost(ContextEventsLost::pluggable);
+  c.regions_elsewhere = s.regions_elsewhere;
   return c;
 }
 
@@ -202,6 +203,18 @@ weir_status_t weir_driver_calls(weir_allocator_t* allocator, int32_t device,
     for (std::size_t i = 0; i < std::min(size, made.size()); ++i) {
       const auto& [call, count, time] = made[i];
       calls[i] = {call.data(), count, static_cast<std::uint64_t>(time.count)};
+    }
+  });
+}
+
+weir_status_t weir_layout(weir_allocator_t* allocator, int32_t device, weir_pool_layout_t* pools,
+                          size_t size, size_t* needed) {
+  if (pools == nullptr && size > 0) return fail(WEIR_INVALID_ARGUMENT, "pools is null");
+  return guarded_on(allocator, [&](weir::Allocator& weir) {
+    const std::vector<weir::PoolLayout> all = weir.layouts(device);
+    if (needed != nullptr) *needed = all.size();
+    for (std::size_t i = 0; i < std::min(size, all.size()); ++i) {
+      pools[i] = {all[i].pool, all[i].placements, all[i].hash};
     }
   });
 }

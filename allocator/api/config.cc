@@ -107,6 +107,11 @@ bool assign_switch(bool& field, std::string_view value) {
   return true;
 }
 
+bool assign_addresses(Config& config, std::string_view value) {
+  return assign_choice(config.addresses, value,
+                       std::array{Addresses::any, Addresses::fixed, Addresses::prefer});
+}
+
 bool assign_context_events(Config& config, std::string_view value) {
   return assign_switch(config.context_events, value);
 }
@@ -189,6 +194,13 @@ constexpr std::array kSettings = {
             "segments of cudaMalloc, which other processes and libraries may open; pieces are not "
             "joined, so more is held.",
             assign_memory},
+    Setting{
+        "WEIR_ADDRESSES", "`any`, `fixed` or `prefer`", "any",
+        "Whether a program that asks for the same has its memory at the same addresses in every "
+        "run, which costs memory where streams or pools share it (guarantees.md). Where the "
+        "driver gives other addresses, a request fails (`fixed`), or takes them "
+        "(`prefer`).",
+        assign_addresses},
     Setting{"WEIR_CONTEXT_EVENTS", "`0` or `1`", "1",
             "Whether such events may be recorded. They break a capture that is going on and that "
             "Weir can't know of: `0` is for programs with captures of other libraries' streams. "
@@ -269,6 +281,11 @@ std::string_view name_of(MemoryKind memory) {
   return memory == MemoryKind::pages ? "pages" : "plain";
 }
 
+std::string_view name_of(Addresses addresses) {
+  if (addresses == Addresses::any) return "any";
+  return addresses == Addresses::fixed ? "fixed" : "prefer";
+}
+
 std::string_view name_of(RecordSignal signal) {
   if (signal == RecordSignal::none) return "none";
   return signal == RecordSignal::usr1 ? "USR1" : "USR2";
@@ -327,6 +344,12 @@ Status Config::check() const {
                              "is to be written",
                              name)};
   };
+  if (addresses != Addresses::any && memory == MemoryKind::plain) {
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("WEIR_ADDRESSES={}: the driver chooses where plain memory lies; set "
+                             "WEIR_MEMORY=pages, or leave WEIR_ADDRESSES unset",
+                             name_of(addresses))};
+  }
   if (!record.empty()) return {};
   if (record_ring > 0_B) return needs_file("WEIR_RECORD_RING");
   if (record_signal != RecordSignal::none) return needs_file("WEIR_RECORD_SIGNAL");

@@ -27,31 +27,32 @@ void log_loss(int device, ContextEventsLost why) {
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number) {
+Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number, int opened) {
   Result<std::unique_ptr<Device>> device = open_device(config.device, number);
   if (!device.ok()) return std::move(device).error();
-  return open(config, number, std::move(device).value());
+  return open(config, number, opened, std::move(device).value());
 }
 
-Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number,
+Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number, int opened,
                                                      std::unique_ptr<Device> device) {
   if (device == nullptr) {
     return Error(ErrorCode::invalid_argument,
                  "Allocator: device " + std::to_string(number) + " of those given is null");
   }
-  Result<std::unique_ptr<DeviceSlot>> slot = open(config, number, *device);
+  Result<std::unique_ptr<DeviceSlot>> slot = open(config, number, opened, *device);
   if (slot.ok()) slot.value()->owned_ = std::move(device);
   return slot;
 }
 
-Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number,
+Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int number, int opened,
                                                      Device& device) {
   std::unique_ptr<DeviceSlot> slot(new DeviceSlot);
   slot->device_ = &device;
   slot->calls_.emplace(device, config.time_driver);
   slot->validates_ = config.validate;
   slot->listen(config);
-  if (Status status = slot->make_heap(config); !status.ok()) return std::move(status).error();
+  if (Status status = slot->make_heap(config, opened); !status.ok())
+    return std::move(status).error();
   slot->heap_->captures().on_context_events_lost(
       [number](ContextEventsLost why) { log_loss(number, why); });
   slot->recordings_ = std::make_unique<Recordings>(device, *slot->heap_, config, number);
@@ -71,12 +72,23 @@ void DeviceSlot::listen(const Config& config) {
   }
 }
 
-Status DeviceSlot::make_heap(const Config& config) {
+// By the order in which devices are opened, and not by their numbers: so ranks that use one each
+// have equal addresses.
+Status DeviceSlot::make_heap(const Config& config, int opened) {
+  const auto window = static_cast<std::uint32_t>(opened);
+  if (config.addresses != Addresses::any && window >= kAddressWindows) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("WEIR_ADDRESSES={}: a process can have {} devices so; use fewer, or "
+                             "leave WEIR_ADDRESSES unset",
+                             name_of(config.addresses), kAddressWindows));
+  }
   HeapOptions options{.limit = config.limit.bytes,
                       .reuse = config.reuse,
                       .trust = config.trust.value_or(Trust::told),
                       .memory = config.memory,
-                      .context_events = config.context_events};
+                      .context_events = config.context_events,
+                      .addresses = config.addresses,
+                      .address_window = window};
   if (config.limit.share > 0) {
     const Result<MemoryInfo> memory = device_->memory_info();
     if (!memory.ok()) return memory.error();

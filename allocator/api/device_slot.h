@@ -22,12 +22,14 @@ namespace weir {
 // Owns the heap, and the device if it was given one to own. Threads: as DeviceHeap.
 class DeviceSlot {
  public:
-  // `number`: of the device in its allocator. Errors: as open_device(), and invalid_input where the
-  // recording can't be written.
-  static Result<std::unique_ptr<DeviceSlot>> open(const Config& config, int number);
-  static Result<std::unique_ptr<DeviceSlot>> open(const Config& config, int number,
+  // `number`: of the device in its allocator, which has opened `opened` others before. Errors: as
+  // open_device(); invalid_input where the recording can't be written; invalid_argument where
+  // addresses are to be fixed on too many devices.
+  static Result<std::unique_ptr<DeviceSlot>> open(const Config& config, int number, int opened);
+  static Result<std::unique_ptr<DeviceSlot>> open(const Config& config, int number, int opened,
                                                   std::unique_ptr<Device> device);
-  static Result<std::unique_ptr<DeviceSlot>> open(const Config& config, int number, Device& device);
+  static Result<std::unique_ptr<DeviceSlot>> open(const Config& config, int number, int opened,
+                                                  Device& device);
 
   Device& device() { return *device_; }
   DeviceHeap& heap() { return *heap_; }
@@ -45,7 +47,7 @@ class DeviceSlot {
  private:
   DeviceSlot() = default;
   void listen(const Config& config);
-  Status make_heap(const Config& config);
+  Status make_heap(const Config& config, int opened);
   void abort_if_broken(std::string_view call);
 
   // In order of need: the heap goes first, and what it uses after it.

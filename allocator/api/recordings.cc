@@ -23,6 +23,16 @@ void log_failure(const Status& status) {
   if (!status.ok()) log(LogLevel::error, status.error().message());
 }
 
+// "layout: pool 0: 1200 placements, 9f0c...; pool 1: ..."
+std::string text_of(const std::vector<PoolLayout>& layouts) {
+  std::string text = "layout";
+  for (const PoolLayout& each : layouts) {
+    text += fmt::format("{} pool {}: {} placements, {:016x}", text == "layout" ? ":" : ";",
+                        each.pool, each.placements, each.hash);
+  }
+  return text;
+}
+
 std::string before_extension(const std::string& path, const std::string& text) {
   const std::size_t name = path.find_last_of('/') + 1;  // npos + 1 is 0
   const std::size_t dot = std::min(path.find('.', name + 1), path.size());
@@ -101,6 +111,7 @@ Status Recordings::stop() {
 
 Status Recordings::stop_locked() {
   if (file_ == nullptr) return {};
+  file_->mark(device_.now(), text_of(heap_.layouts()));
   (void)heap_.stop_recording(*file_);
   const std::unique_ptr<Recorder> file = std::move(file_);
   if (Status closed = file->close(); !closed.ok()) return closed;
@@ -118,6 +129,7 @@ Status Recordings::write(const std::string& path) {
                  "nothing is kept that could be written: set WEIR_RECORD_RING to the memory to "
                  "keep it in");
   }
+  ring_->mark(device_.now(), text_of(heap_.layouts()));
   return ring_->write_to(record_path(path, number_));
 }
 

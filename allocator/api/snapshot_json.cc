@@ -52,7 +52,12 @@ Json json_of(const Statistics& all) {
           {"host_waits", all.host_waits},
           {"out_of_memory", all.out_of_memory},
           {"trimmed_bytes", all.trimmed_bytes},
+          {"regions_elsewhere", all.regions_elsewhere},
           {"heaps", std::move(heaps)}};
+}
+
+Json json_of(const PoolLayout& layout) {
+  return {{"pool", layout.pool}, {"placements", layout.placements}, {"hash", layout.hash}};
 }
 
 Json json_of(const HeapInfo& heap) {
@@ -114,6 +119,7 @@ std::string to_json(const HeapSnapshot& snapshot) {
       {"time_ns", snapshot.time.count},
       {"statistics", json_of(snapshot.statistics)},
       {"heaps", json_of_all(snapshot.heaps)},
+      {"layouts", json_of_all(snapshot.layouts)},
       {"pages", json_of_all(snapshot.pages)},
       {"blocks", json_of_all(snapshot.blocks)}};
   // A device's name is the driver's: what is no UTF-8 in it must not throw.

@@ -51,9 +51,15 @@ Result<Stream> DriverDevice::stream(void* handle) {
 }
 
 Result<Address> DriverDevice::reserve(Bytes size, Bytes alignment) {
+  return reserve_at(Address{}, size, alignment);
+}
+
+// For the driver the address is a hint: where it can't follow, it reserves elsewhere.
+Result<Address> DriverDevice::reserve_at(Address wanted, Bytes size, Bytes alignment) {
   const ContextScope scope = current();
   CUdeviceptr address = 0;
-  const CUresult result = driver_.cuMemAddressReserve(&address, size.count, alignment.count, 0, 0);
+  const CUresult result =
+      driver_.cuMemAddressReserve(&address, size.count, alignment.count, wanted.value, 0);
   if (result != CUDA_SUCCESS) return driver_.error("cuMemAddressReserve", result);
   return Address{address};
 }

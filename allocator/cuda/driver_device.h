@@ -68,6 +68,7 @@ class DriverDevice final : public CudaDevice {
   Result<MemoryInfo> memory_info() override;
   Result<Stream> stream(void* handle) override;
   Result<Address> reserve(Bytes size, Bytes alignment) override;
+  Result<Address> reserve_at(Address wanted, Bytes size, Bytes alignment) override;
   Status unreserve(Address address, Bytes size) override;
   Result<PhysicalHandle> create(Bytes size) override;
   Status map(Address address, Bytes size, PhysicalHandle handle) override;

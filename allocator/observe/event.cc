@@ -43,6 +43,8 @@ std::string_view name_of(EventKind kind) {
       return "capture_end";
     case EventKind::context_events_lost:
       return "context_events_lost";
+    case EventKind::region_elsewhere:
+      return "region_elsewhere";
   }
   return "unknown";
 }

@@ -69,6 +69,9 @@ void DeviceFold::on_event(const Event& event) {
     case EventKind::out_of_memory:
       ++rare_.out_of_memory;
       break;
+    case EventKind::region_elsewhere:
+      ++rare_.regions_elsewhere;
+      break;
     case EventKind::context_events_lost:
       if (event.other < rare_.context_events_lost.size()) {
         ++rare_.context_events_lost[event.other];
@@ -253,6 +256,7 @@ void StatisticsFold::on_event(const Event& event) {
     case EventKind::trim:
     case EventKind::out_of_memory:
     case EventKind::context_events_lost:
+    case EventKind::region_elsewhere:
       device_.on_event(event);
       return;
     case EventKind::pool_open:

@@ -310,6 +310,11 @@ Result<Address> SimDevice::reserve(Bytes size, Bytes alignment) {
                      [&](Impl& sim) { return sim.memory.reserve(size, alignment); });
 }
 
+Result<Address> SimDevice::reserve_at(Address wanted, Bytes size, Bytes alignment) {
+  return impl_->call(DeviceCall::reserve, &CostModel::reserve,
+                     [&](Impl& sim) { return sim.memory.reserve(size, alignment, wanted); });
+}
+
 Status SimDevice::unreserve(Address address, Bytes size) {
   return impl_->call(DeviceCall::unreserve, &CostModel::unreserve,
                      [&](Impl& sim) { return sim.memory.unreserve(address, size); });

@@ -35,7 +35,7 @@ namespace weir {
 struct SimDevice::Impl {
   explicit Impl(SimOptions of)
       : options(of),
-        memory(of.memory, of.granularity, of.mapping_ceiling),
+        memory(of.memory, of.granularity, of.mapping_ceiling, of.address_seed),
         streams(checker),
         host(of.host_memory) {
     add_context();

@@ -14,33 +14,58 @@ namespace {
 
 // A driver's 47 bits of addresses have room for about this much in one piece, and no more.
 constexpr Address kLastAddress = Memory::kFirstAddress + 80_TiB;
+// Addresses by chance lie in the first of these: a process's mappings leave large parts free.
+constexpr Bytes kByChance = 15_TiB;
 
 Error refused(std::string why) { return {ErrorCode::device, std::move(why)}; }
 
 }  // namespace
 
-Result<Address> Memory::reserve(Bytes size, Bytes alignment) {
+Result<Address> Memory::reserve(Bytes size, Bytes alignment, Address wanted) {
   if (size.count == 0 || !multiple(size.count) || !multiple(alignment.count)) {
     return refused("reserve: invalid value: size " + text(size) + " and alignment " +
                    text(alignment) + " must be multiples of the granularity, " +
                    text(granularity_));
   }
   const Bytes unit = std::max(alignment, granularity_);
-  const auto aligned = [&](Address address) {
-    return Address{round_up({address.value}, unit).count};
-  };
-  const Address first = first_gap_;
-  Address candidate = aligned(first);
-  for (auto it = reservations_.lower_bound(first); it != reservations_.end(); ++it) {
-    if (candidate + size <= it->first) break;
-    candidate = aligned(it->first + it->second.size);
-  }
-  if (size > kLastAddress - kFirstAddress || candidate + size > kLastAddress) {
+  if (size > kLastAddress - kFirstAddress) {
     return refused("reserve: out of addresses: no room for " + text(size));
   }
-  reservations_.emplace(candidate, Reservation{size});
-  if (candidate == first_gap_) first_gap_ = candidate + size;
-  return candidate;
+  const bool may_be_there =
+      wanted >= kFirstAddress && wanted.value % unit.count == 0 && wanted + size <= kLastAddress;
+  Address at = may_be_there ? room_from(wanted, size, unit) : Address{};
+  if (at != wanted || at == Address{}) at = room_from(by_chance(size), size, unit);
+  if (at + size > kLastAddress) at = room_from(first_gap_, size, unit);
+  if (at + size > kLastAddress) {
+    return refused("reserve: out of addresses: no room for " + text(size));
+  }
+  reservations_.emplace(at, Reservation{size});
+  if (at == first_gap_) first_gap_ = at + size;
+  return at;
+}
+
+Address Memory::room_from(Address from, Bytes size, Bytes unit) const {
+  const auto aligned = [&](Address at) { return Address{round_up({at.value}, unit).count}; };
+  auto next = reservations_.lower_bound(from);
+  Address at = aligned(from);
+  if (next != reservations_.begin()) {
+    const auto& [begin, before] = *std::prev(next);
+    at = std::max(at, aligned(begin + before.size));
+  }
+  for (; next != reservations_.end() && at + size > next->first; ++next) {
+    at = aligned(next->first + next->second.size);
+  }
+  return at;
+}
+
+Address Memory::by_chance(Bytes size) {
+  if (random_ == 0 || size >= kByChance) return first_gap_;
+  // Source: xorshift64* (Vigna 2016).
+  random_ ^= random_ >> 12;
+  random_ ^= random_ << 25;
+  random_ ^= random_ >> 27;
+  const std::uint64_t places = (kByChance - size) / granularity_;
+  return kFirstAddress + granularity_ * (random_ * 0x2545f4914f6cdd1d % places);
 }
 
 Status Memory::unreserve(Address address, Bytes size) {

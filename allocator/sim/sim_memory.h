@@ -42,10 +42,15 @@ class Memory {
  public:
   static constexpr Address kFirstAddress{std::uint64_t{1} << 40};
 
-  Memory(Bytes total, Bytes granularity, std::uint64_t mapping_ceiling)
-      : total_(total), granularity_(granularity), mapping_ceiling_(mapping_ceiling) {}
+  // `address_seed`: SimOptions::address_seed.
+  Memory(Bytes total, Bytes granularity, std::uint64_t mapping_ceiling, std::uint64_t address_seed)
+      : total_(total),
+        granularity_(granularity),
+        mapping_ceiling_(mapping_ceiling),
+        random_(address_seed) {}
 
-  Result<Address> reserve(Bytes size, Bytes alignment);
+  // At `wanted`, if there is room.
+  Result<Address> reserve(Bytes size, Bytes alignment, Address wanted = {});
   Status unreserve(Address address, Bytes size);
 
   Result<PhysicalHandle> create(Bytes size);
@@ -106,6 +111,9 @@ class Memory {
     std::uint32_t used = 0;
   };
 
+  // The first addresses from `from` on that have room.
+  Address room_from(Address from, Bytes size, Bytes unit) const;
+  Address by_chance(Bytes size);
   Reservation* reservation_of(Address address, Bytes size);
   Page* live_page(PhysicalHandle handle);
   void set_slots(Address address, Bytes size, Mapping* mapping);
@@ -115,6 +123,7 @@ class Memory {
   const Bytes total_;
   const Bytes granularity_;
   const std::uint64_t mapping_ceiling_;
+  std::uint64_t random_;  // 0: nothing is by chance
   std::map<Address, Reservation> reservations_;
   Address first_gap_ = kFirstAddress;                    // all before it is reserved
   std::unordered_map<std::uint64_t, Page> pages_;        // by handle

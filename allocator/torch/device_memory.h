@@ -120,6 +120,7 @@ class DeviceMemory {
   bool give_back(void* block, const Found& found, History::Context context);
   bool note_freed(const void* block, const Status& freed);
   void finish_frees(const std::vector<void*>& done);
+  void finish_due_frees();
 
   const int number_;
   Device& device_;
@@ -130,6 +131,7 @@ class DeviceMemory {
   DeviceStatistics statistics_;
   const Bytes total_;
   const Bytes configured_limit_;  // zero: none
+  const bool polls_ = heap_.options().addresses == Addresses::any;
   std::atomic<double> fraction_{1};
   std::atomic<std::uint64_t> uncached_bytes_{0};
   Frees frees_;

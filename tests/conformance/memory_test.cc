@@ -60,6 +60,21 @@ TEST_P(DeviceMemory, ReservationsAreAlignedAndApart) {
   for (const Range& range : ranges) expect_ok(device().unreserve(range.address, range.size));
 }
 
+TEST_P(DeviceMemory, AReservationLiesWhereItIsWantedIfThatIsFree) {
+  const Bytes size = page_size() * 64;
+  constexpr Address kWanted{std::uint64_t{16} << 40};
+  const Result<Address> first = device().reserve_at(kWanted, size, size);
+  ASSERT_TRUE(first.ok()) << first.error().message();
+  EXPECT_EQ(*first, kWanted);
+  const Result<Address> second = device().reserve_at(kWanted, size, size);
+  ASSERT_TRUE(second.ok()) << second.error().message();
+  EXPECT_TRUE(*second + size <= kWanted || kWanted + size <= *second);
+  expect_ok(device().unreserve(*second, size));
+  expect_ok(device().unreserve(*first, size));
+  EXPECT_EQ(device().reserve_at(kWanted, size, size).value(), kWanted) << "it is free again";
+  expect_ok(device().unreserve(kWanted, size));
+}
+
 TEST_P(DeviceMemory, AVastReservationTakesNoMemory) {
   const Bytes before = free_memory();
   const Address address = reserve(1_TiB);

@@ -176,6 +176,38 @@ TEST_F(CApi, DriverCallsAreCountedByKindAndTimedIfAsked) {
   }
 }
 
+TEST_F(CApi, LayoutsArePlacementsByPool) {
+  std::size_t needed = 7;
+  ASSERT_EQ(weir_layout(allocator_, 0, nullptr, 0, &needed), WEIR_OK);
+  EXPECT_EQ(needed, 0u) << "of a device that was not used";
+  std::array<void*, 3> blocks{};
+  for (void*& block : blocks) {
+    ASSERT_EQ(weir_allocate(allocator_, 1 << 20, nullptr, 0, &block), WEIR_OK);
+  }
+  weir_graph_pool_t* pool = nullptr;
+  ASSERT_EQ(weir_graph_pool_open(allocator_, 0, 0, &pool), WEIR_OK);
+  std::array<weir_pool_layout_t, 4> layouts{};
+  ASSERT_EQ(weir_layout(allocator_, 0, layouts.data(), layouts.size(), &needed), WEIR_OK);
+  ASSERT_EQ(needed, 2u);
+  EXPECT_EQ(layouts[0].pool, 0u);
+  EXPECT_EQ(layouts[0].placements, 3u);
+  EXPECT_EQ(layouts[1].pool, 1u);
+  EXPECT_EQ(layouts[1].placements, 0u);
+  const std::uint64_t before = layouts[0].hash;
+  ASSERT_EQ(weir_deallocate(allocator_, blocks[0]), WEIR_OK);
+  ASSERT_EQ(weir_layout(allocator_, 0, layouts.data(), 1, &needed), WEIR_OK);
+  EXPECT_EQ(layouts[0].hash, before) << "a free places nothing";
+  ASSERT_EQ(weir_allocate(allocator_, 1 << 20, nullptr, 0, &blocks[0]), WEIR_OK);
+  ASSERT_EQ(weir_layout(allocator_, 0, layouts.data(), 1, &needed), WEIR_OK);
+  EXPECT_EQ(needed, 2u);
+  EXPECT_EQ(layouts[0].placements, 4u);
+  EXPECT_NE(layouts[0].hash, before);
+  EXPECT_EQ(weir_layout(allocator_, 0, nullptr, 1, &needed), WEIR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_layout(nullptr, 0, nullptr, 0, &needed), WEIR_INVALID_ARGUMENT);
+  for (void* const block : blocks) ASSERT_EQ(weir_deallocate(allocator_, block), WEIR_OK);
+  weir_graph_pool_close(pool);
+}
+
 TEST_F(CApi, TheLastErrorIsTheThreadsOwn) {
   EXPECT_EQ(weir_deallocate(allocator_, &allocator_), WEIR_UNKNOWN_POINTER);
   const std::string here = weir_last_error();

@@ -512,6 +512,27 @@ TEST(SimMemory, AnAddressComesFreeAgainOnceUnreserved) {
   EXPECT_EQ(*device.reserve(64_TiB, 2_MiB), first);
 }
 
+TEST(SimMemory, ReservesWhereItIsAskedToUnlessSomethingLiesThere) {
+  SimDevice device;
+  constexpr Address kWanted{std::uint64_t{20} << 40};
+  EXPECT_EQ(*device.reserve_at(kWanted, 256_GiB, 2_MiB), kWanted);
+  const Address beside = *device.reserve_at(kWanted + 255_GiB, 2_GiB, 2_MiB);
+  EXPECT_NE(beside, kWanted + 255_GiB);
+  EXPECT_EQ(*device.reserve_at(kWanted + 256_GiB, 2_MiB, 2_MiB), kWanted + 256_GiB);
+  EXPECT_NE(*device.reserve_at(kWanted + 1_MiB, 2_MiB, 2_MiB), kWanted + 1_MiB) << "not aligned";
+  ASSERT_TRUE(device.unreserve(kWanted, 256_GiB).ok());
+  EXPECT_EQ(*device.reserve_at(kWanted + 1_GiB, 2_MiB, 2_MiB), kWanted + 1_GiB);
+}
+
+TEST(SimMemory, LiesElsewhereInEachProcessThatHasAnotherSeed) {
+  SimDevice one({.address_seed = 1}), same({.address_seed = 1}), other({.address_seed = 2});
+  const Address at = *one.reserve(256_GiB, 2_MiB);
+  EXPECT_EQ(*same.reserve(256_GiB, 2_MiB), at);
+  EXPECT_NE(*other.reserve(256_GiB, 2_MiB), at);
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(one.reserve(256_GiB, 2_MiB).ok());
+  EXPECT_NE(*other.allocate_segment(2_MiB), *one.allocate_segment(2_MiB));
+}
+
 TEST(SimMemory, PagesAreListedInOrderWithTheirMappings) {
   SimDevice device;
   const MappedPage first = new_page(device, 4_MiB), second = new_page(device, 2_MiB);

@@ -38,7 +38,8 @@ class Replay {
               {.limit = options.limit,
                .reuse = options.policy,
                .trust = options.trust,
-               .memory = options.memory},
+               .memory = options.memory,
+               .addresses = options.addresses},
               options.watcher),
         captures_(device, heap_, options.graph_orders),
         pointers_(trace.blocks.size()) {}
@@ -134,6 +135,7 @@ ReplayReport Replay::run() {
   if (memory_before.ok() && memory.ok() && memory->free <= memory_before->free) {
     report.driver_reserved = memory_before->free - memory->free;
   }
+  report.layouts = heap_.layouts();
   report.first_race = device_.first_race();
   report.graphs = captures_.made();
   return report;

@@ -34,6 +34,7 @@ struct ReplayOptions {
   ReusePolicy policy = HeapOptions{}.reuse;
   Trust trust = Trust::told;
   MemoryKind memory = MemoryKind::pages;
+  Addresses addresses = Addresses::any;
   unsigned passes = 1;             // of the whole trace, one after the other, on one heap
   bool validate = false;           // the whole heap, after every operation
   std::uint64_t seed = 1;          // of the blocks' contents
@@ -81,6 +82,7 @@ struct ReplayReport {
   std::uint64_t late_uses = 0;  // blocks that another stream used past the user's free
   std::uint64_t graphs = 0;     // that its captured phases were captured into, in all passes
   ReplayFigures all;
+  std::vector<PoolLayout> layouts;    // at the end
   std::vector<ReplayFigures> passes;  // the last one is cut short by a failure
   std::optional<ReplayFailure> failure;
   // What the driver itself says went to the heap by the end: to compare with all.reserved. None:

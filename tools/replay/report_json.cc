@@ -79,6 +79,7 @@ Json outcome_json(const ReplayOutcome& outcome) {
   json["policy"] = name_of(options.policy);
   json["trust"] = name_of(options.trust);
   json["memory"] = name_of(options.memory);
+  json["addresses"] = name_of(options.addresses);
   json["limit_bytes"] = options.limit == 0_B ? Json(nullptr) : Json(options.limit.count);
   json["repeat"] = options.passes;
   json["blocks"] = report.blocks;
@@ -94,6 +95,11 @@ Json outcome_json(const ReplayOutcome& outcome) {
     Json pass;
     add_figures(pass, report, figures);
     json["passes"].push_back(std::move(pass));
+  }
+  json["layouts"] = Json::array();
+  for (const PoolLayout& each : report.layouts) {
+    json["layouts"].push_back(
+        {{"pool", each.pool}, {"placements", each.placements}, {"hash", each.hash}});
   }
   if (!report.first_race.empty()) json["first_race"] = report.first_race;
   if (report.failure) json["error"] = failure_json(*report.failure);

@@ -58,6 +58,9 @@ Error no_copies(DeviceCall call) { return has_none(call, "copies to host memory"
 
 std::string_view name_of(DeviceCall call) { return kNames[static_cast<std::size_t>(call)]; }
 
+Result<Address> MemoryCalls::reserve_at(Address, Bytes size, Bytes alignment) {
+  return reserve(size, alignment);
+}
 Result<Address> MemoryCalls::allocate_segment(Bytes) {
   return no_segments(DeviceCall::allocate_segment);
 }

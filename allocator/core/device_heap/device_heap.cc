@@ -28,17 +28,20 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       }()),
       budget(options.limit),
       observer(device, sink),
+      addresses(device, observer, options),
       captures(device, options.context_events,
                [this](ContextEventsLost why, std::uint64_t stream) {
                  note_context_events_lost(why, stream);
                }),
       // Of a capture's stream nothing can be asked: an error is no answer.
       remote_work([this](const FenceSet& ends) {
-        const Result<bool> over = pools.own().timelines().looks_complete(ends);
+        const Result<bool> over = pools.own().timelines().complete(ends, Timelines::Asks::looks);
         return over && *over;
       }),
-      pools(options, {device, observer, registry, budget, captures, remote_work, sparing, waiting},
-            bindings) {}
+      pools(
+          options,
+          {device, observer, registry, budget, addresses, captures, remote_work, sparing, waiting},
+          bindings) {}
 
 // Where uses are told, such events are of little use, and nobody misses them.
 void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {

@@ -64,6 +64,7 @@ class DeviceHeap::Impl {
   HeapRegistry registry;
   Budget budget;
   Observer observer;
+  AddressSpace addresses;
   Callbacks<HeapCaptures::ContextEventsLostCallback> when_lost;
   OpenCaptures captures;
   RemoteWork remote_work;

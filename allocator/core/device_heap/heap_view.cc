@@ -149,6 +149,15 @@ void with_all_held(Pools& all, Function&& function) WEIR_NO_THREAD_ANALYSIS {
 
 Statistics DeviceHeap::statistics() const { return impl_->pools.statistics(); }
 
+// Closed pools go when the driver says that their graphs have, and not when the program does.
+std::vector<PoolLayout> DeviceHeap::layouts() const {
+  std::vector<PoolLayout> all{impl_->pools.own().layout()};
+  for (const std::shared_ptr<CapturePool>& pool : impl_->pools.graph_pools()) {
+    if (!pool->is_closed()) all.push_back(pool->layout());
+  }
+  return all;
+}
+
 void DeviceHeap::reset_peaks() {
   impl_->registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
     for (const auto& heap : heaps) heap->fold().reset_peaks();
@@ -160,6 +169,7 @@ HeapSnapshot DeviceHeap::snapshot() const {
   HeapSnapshot snapshot;
   snapshot.device = impl_->pools.shared().device.name();
   snapshot.device_bytes = impl_->device_bytes();
+  snapshot.layouts = layouts();
   const Pools& pools = impl_->pools;
   const auto no_new_pools = pools.hold();
   impl_->registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
@@ -188,7 +198,7 @@ Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
   });
   Bytes bytes;
   for (const PageListing::FreeInUse& range : free) {
-    const Result<bool> over = timelines.looks_complete(range.uses);
+    const Result<bool> over = timelines.complete(range.uses, Timelines::Asks::reports);
     if (!over || !*over) bytes += range.bytes;
   }
   return bytes;

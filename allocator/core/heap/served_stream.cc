@@ -13,7 +13,7 @@ constexpr std::uint32_t kAskedBetween = 64;
 bool ServedStream::is_captured() {
   if (!timelines->not_captured(timeline)) return true;
   if (++asked_ % kAskedBetween != 0) return false;
-  const Result<bool> over = timelines->looks_complete(waits_);
+  const Result<bool> over = timelines->complete(waits_, Timelines::Asks::looks);
   if (over && *over) waits_.clear();
   return false;
 }

@@ -20,6 +20,7 @@
 #include "core/base/range.h"
 #include "core/base/thread_annotations.h"
 #include "core/memory/block_uses.h"
+#include "core/memory/layout.h"
 #include "core/memory/size_bins.h"
 #include "core/memory/tile.h"
 #include "weir/types.h"
@@ -41,6 +42,7 @@ struct Slab {
   Bytes size;
   Bytes used;
   Bytes live;                                  // of `used`, by live blocks: its heap counts them
+  std::uint64_t item = 0;                      // its run's
   std::size_t position = 0;                    // among its heap's slabs
   std::array<SmallTile*, kStretches> first{};  // null: none begins there
 
@@ -84,6 +86,9 @@ struct SmallTile {
   friend Address begin_of(const SmallTile& tile) { return tile.begin(); }
   friend Bytes size_of(const SmallTile& tile) { return tile.size(); }
   friend Bytes requested_of(const SmallTile& tile) { return {tile.held.requested}; }
+  friend std::uint64_t item_of(const SmallTile& tile) {
+    return Layout::small_item(tile.slab->item, tile.first_grain, tile.grains);
+  }
 };
 static_assert(sizeof(SmallTile) <= 56, "there are as many as small blocks");
 

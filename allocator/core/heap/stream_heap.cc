@@ -28,7 +28,10 @@ void StreamHeap::allow_fast_paths(bool allowed) {
 [[gnu::always_inline]] inline Address StreamHeap::give_out(BlockRef block, Bytes requested) {
   served_.fold.set_stream(served_.stream.id);  // news after an adoption
   block.set_epoch(served_.epoch);
-  block.visit([&](auto& record) { mark_live(record, requested); });
+  block.visit([&](auto& record) WEIR_NO_THREAD_ANALYSIS {
+    mark_live(record, requested);
+    layout_.add(item_of(record));
+  });
   served_.fold.allocate(block.size(), requested);
   served_.fold.publish();
   if (recording_) block.allocated_at() = AllocationTime(record(EventKind::allocate, block));
@@ -129,6 +132,8 @@ bool StreamHeap::adopt(const PoolParts& parts, Stream stream) {
   served_.pool.store(parts.id, std::memory_order_release);
   held_.join_pool(parts.caching_heaps);
   served_.stream = stream;
+  layout_.begin(parts.streams);
+  placed_before_ = served_.fold.blocks_in_all();
   serve(stream.id);
   served_.timeline = parts.timelines->of(stream);
   served_.observer.emit(served_.fold, Event{.kind = EventKind::heap_open,

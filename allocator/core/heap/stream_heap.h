@@ -19,6 +19,7 @@
 #include "core/heap/heap_memory.h"
 #include "core/heap/live_block.h"
 #include "core/heap/served_stream.h"
+#include "core/memory/layout.h"
 #include "core/memory/page_heap.h"
 #include "core/time/timelines.h"
 #include "observe/observer.h"
@@ -33,7 +34,8 @@ class StreamHeap {
     PageHeap* pages = nullptr;
     Timelines* timelines = nullptr;
     CachingHeaps<HeapMemory>* caching_heaps = nullptr;
-    std::uint64_t id = 0;  // GraphPool::id(), without fast paths; 0: the device heap's own
+    std::uint64_t id = 0;       // GraphPool::id(), without fast paths; 0: the device heap's own
+    std::uint64_t streams = 0;  // that the pool has met, this one included
   };
   // Of no pool, until it adopts a stream of one: the first will be `stream`. It lives as long as
   // the registry, as whoever looks up an address may come to hold it at any time. `observer` must
@@ -107,6 +109,11 @@ class StreamHeap {
   // Its pool is gone, and it has no blocks: it is no pool's, until it adopts a stream of one.
   void leave_pool();
 
+  // Of the stream that it serves, or served last, since it was adopted; without the pool.
+  PoolLayout layout() const {
+    const MutexLock lock(mutex_);
+    return {.placements = served_.fold.blocks_in_all() - placed_before_, .hash = layout_.hash()};
+  }
   HeapStatistics statistics() const {
     const MutexLock lock(mutex_);
     return served_.fold.statistics();
@@ -141,6 +148,8 @@ class StreamHeap {
   bool recording_ WEIR_GUARDED_BY(mutex_);
   HeapMemory held_ WEIR_GUARDED_BY(mutex_);
   ServedStream served_ WEIR_GUARDED_BY(mutex_);
+  Layout layout_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t placed_before_ WEIR_GUARDED_BY(mutex_) = 0;  // for streams that it served before
 };
 
 // Leaf functions, but for calls that come last: so they save no registers.
@@ -157,6 +166,7 @@ class StreamHeap {
     const auto take = [&](auto& record) WEIR_NO_THREAD_ANALYSIS {
       if (record.uses || !held_.suits(record)) return Address{};
       mark_live(record, requested);
+      layout_.add(item_of(record));
       return begin_of(record);
     };
     const bool fits =

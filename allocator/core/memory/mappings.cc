@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "core/memory/layout.h"
+
 namespace weir {
 namespace {
 
@@ -56,11 +58,11 @@ Mappings::~Mappings() {
     heap_.index.leave(row.tile);
     heap_.tables.tiles.give_back_record(row.tile);
   });
-  for (const Range region : regions_) {
+  for (const Region& region : regions_) {
     if (heap_.tables.tiles.at(region.begin) != nullptr)
       heap_.tables.tiles.remove_region(region.begin);
     heap_.index.remove_region(region);
-    if (!heap_.rules.plain) (void)heap_.device.unreserve(region.begin, region.size);
+    if (!heap_.rules.plain) (void)heap_.addresses.unreserve(region);
   }
 }
 
@@ -70,24 +72,28 @@ Result<Range> Mappings::reserve(Bytes least) {
   Bytes wanted = region_size(regions_.size());
   if (heap_.rules.of_graph_pool) {
     wanted = 0_B;
-    for (const Range region : regions_) wanted += region.size * kPoolGrowth;
+    for (const Region& region : regions_) wanted += region.size * kPoolGrowth;
     wanted = std::min(wanted, kMostOfPool);
   }
-  wanted = std::max(least, wanted);
-  Result<Address> base = heap_.device.reserve(wanted, unit);
-  while (!base && wanted > least) {
-    wanted = std::max(least, round_up(wanted / 4, unit));
-    base = heap_.device.reserve(wanted, unit);
-  }
-  if (!base) return std::move(base).error();
-  const Range region{*base, wanted};
+  const Result<Range> reserved =
+      heap_.addresses.reserve(least, std::max(least, wanted), unit, heap_.rules.of_graph_pool);
+  if (!reserved) return reserved;
+  const Range region = *reserved;
   if (!TileIndex::covers(region)) {
-    (void)heap_.device.unreserve(region.begin, region.size);
+    (void)heap_.addresses.unreserve(region);
     return Error(ErrorCode::device, "the device reserves addresses beyond 49 bits");
   }
   heap_.index.add_region(region);
-  regions_.push_back(region);
+  regions_.push_back({region, regions_in_all_++});
   return region;
+}
+
+// The latest first: it is the one that is being filled.
+std::uint64_t Mappings::place_of(Address at) const {
+  const auto region = std::find_if(regions_.rbegin(), regions_.rend(), [&](const Region& each) {
+    return each.begin <= at && at < each.end();
+  });
+  return Layout::place(region->number, at - region->begin);
 }
 
 Result<Address> Mappings::room_for(Bytes bytes) {
@@ -110,7 +116,7 @@ Status Mappings::have_room_for_row(Bytes bytes) {
 void Mappings::fill(Range home) {
   if (heap_.rules.plain) {
     heap_.index.add_region(home);
-    regions_.push_back(home);
+    regions_.push_back({home, regions_in_all_++});
     heap_.tables.tiles.add_region(home);
   }
   heap_.tables.tiles.fill(home);
@@ -119,18 +125,18 @@ void Mappings::fill(Range home) {
 void Mappings::vacate(Range home) {
   if (!heap_.rules.plain) return heap_.tables.tiles.vacate(home);
   heap_.tables.tiles.remove_region(home.begin);
-  std::erase(regions_, home);
+  std::erase_if(regions_, [&](const Region& each) { return each.begin == home.begin; });
   heap_.index.remove_region(home);
 }
 
 void Mappings::give_back_addresses() {
-  std::erase_if(regions_, [&](Range region) {
+  std::erase_if(regions_, [&](const Region& region) {
     // Before another heap may be given the same.
     const bool home = heap_.tables.tiles.at(region.begin) != nullptr;
     const Range tiled{region.begin, region.size - heap_.rules.granularity};
     if (home) heap_.tables.tiles.remove_region(region.begin);
     heap_.index.remove_region(region);
-    if (!heap_.device.unreserve(region.begin, region.size)) {
+    if (!heap_.addresses.unreserve(region)) {
       heap_.index.add_region(region);
       if (home) heap_.tables.tiles.add_region(tiled);
       return false;
@@ -279,7 +285,7 @@ std::uint64_t Mappings::retire_rows() {
         now - row->used_at <= kLongUnused) {
       continue;
     }
-    const Result<bool> over = heap_.timelines.looks_complete(row->users);
+    const Result<bool> over = heap_.timelines.long_over(row->users);
     if (!over || !*over) continue;
     retire(*row);
     return now;

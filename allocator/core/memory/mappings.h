@@ -67,7 +67,13 @@ class Mappings {
   // repeat would add rows for ever. Returns at which number of requests to call it again.
   std::uint64_t retire_rows();
 
-  const std::vector<Range>& regions() const { return regions_; }
+  // Reserved addresses; the first region of the heap is number 0.
+  struct Region : Range {
+    std::uint64_t number = 0;
+  };
+  const std::vector<Region>& regions() const { return regions_; }
+  // Of an address in a region, for the Layout.
+  std::uint64_t place_of(Address at) const;
   // Mappings without access, which the driver would not take back yet: nobody uses them.
   const std::vector<Range>& strays() const { return strays_; }
   // Rows that are to be unmapped.
@@ -82,7 +88,8 @@ class Mappings {
   Status unmap_last(StitchedRow& row);
 
   PageHeapState& heap_;
-  std::vector<Range> regions_;  // reserved
+  std::vector<Region> regions_;
+  std::uint64_t regions_in_all_ = 0;
   std::vector<Range> strays_;
   std::vector<StitchedRow*> retired_;
   Address looked_at_;  // the row that retire_rows() came to last

@@ -13,8 +13,8 @@ constexpr int kAttempts = 3;
 }  // namespace
 
 PageHeap::PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote_work,
-                   Observer& observer, TileIndex& index, Budget& budget, const HeapOptions& options,
-                   Source source, bool of_graph_pool)
+                   Observer& observer, TileIndex& index, Budget& budget, AddressSpace& addresses,
+                   const HeapOptions& options, Source source, bool of_graph_pool)
     : timelines_(timelines),
       index_(index),
       budget_(budget),
@@ -25,6 +25,7 @@ PageHeap::PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote
             observer,
             index,
             budget,
+            addresses,
             {.granularity = std::max(device.granularity(), TileIndex::kGranule),
              .reuse = options.reuse,
              .most_mappings = options.most_mappings,

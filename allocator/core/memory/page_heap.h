@@ -46,8 +46,8 @@ class PageHeap {
   // All must outlive this. `options.limit` is of these pages alone. `of_graph_pool`: there may be
   // thousands like it, so it reserves few addresses at a time.
   PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote_work, Observer& observer,
-           TileIndex& index, Budget& budget, const HeapOptions& options, Source source,
-           bool of_graph_pool);
+           TileIndex& index, Budget& budget, AddressSpace& addresses, const HeapOptions& options,
+           Source source, bool of_graph_pool);
   // Waits for no work. Everything is unmapped and given back, in use or not.
   ~PageHeap() = default;
   PageHeap(const PageHeap&) = delete;

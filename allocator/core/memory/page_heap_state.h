@@ -4,6 +4,7 @@
 // Guarded by the page heap's lock.
 #pragma once
 
+#include "core/memory/address_space.h"
 #include "core/memory/budget.h"
 #include "core/memory/page_tables.h"
 #include "core/memory/placer.h"
@@ -22,6 +23,7 @@ struct PageHeapState {
   Observer& observer;
   TileIndex& index;
   Budget& budget;
+  AddressSpace& addresses;
   const PageRules rules;
   PageTables tables{index, timelines.context(), rules.granularity};
   Reuse reuse{tables, rules, timelines, remote_work};

@@ -61,9 +61,9 @@ void validate_strays(const PageTables& tables, const std::vector<Range>& strays,
 }
 
 // Each region belongs to the home row, or to stitched rows, as far as it is ever mapped.
-void validate_regions(const PageTables& tables, const std::vector<Range>& regions,
+void validate_regions(const PageTables& tables, const std::vector<Mappings::Region>& regions,
                       const PageRules& rules, Broken& broken) {
-  for (const Range region : regions) {
+  for (const Range& region : regions) {
     Bytes home;
     for (const Tile* tile = tables.tiles.at(region.begin); tile != nullptr; tile = tile->after) {
       home += tile->size;

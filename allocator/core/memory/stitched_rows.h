@@ -37,11 +37,12 @@ struct StitchedRow {
     retired,  // it is about to be unmapped, as far as it still is mapped
   };
 
-  Address begin;   // where the first page is mapped
-  Bytes lead;      // bytes at the start of the first page that are not the row's
-  Bytes size;      // bytes of all its pages, but for the lead
-  Bytes reserved;  // addresses from `begin` on
-  HeapId heap;     // whose request it was mapped for
+  Address begin;            // where the first page is mapped
+  Bytes lead;               // bytes at the start of the first page that are not the row's
+  Bytes size;               // bytes of all its pages, but for the lead
+  Bytes reserved;           // addresses from `begin` on
+  HeapId heap;              // whose request it was mapped for
+  std::uint64_t place = 0;  // of `begin`, for the Layout
   State state = State::idle;
   std::vector<Page*> pages;         // mapped, side by side
   Tile* tile = nullptr;             // used: the run that has it

@@ -68,6 +68,7 @@ struct Tile {
   Slab* slab = nullptr;     // used, as a slab; null: as a block
   Bytes requested;          // live: what the program asked for
   std::uint64_t name = 0;   // used: the request that it was placed for (RequestHistory)
+  std::uint64_t item = 0;   // used: what it counts as in its stream's Layout
   std::uint32_t epoch = 0;  // live: the capture epoch of its allocation (StreamHeap::move_to)
   AllocationTime allocated_at;
 
@@ -81,6 +82,7 @@ struct Tile {
   friend Address begin_of(const Tile& tile) { return tile.begin; }
   friend Bytes size_of(const Tile& tile) { return tile.size; }
   friend Bytes requested_of(const Tile& tile) { return tile.requested; }
+  friend std::uint64_t item_of(const Tile& tile) { return tile.item; }
 };
 
 }  // namespace weir

@@ -25,7 +25,9 @@ CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared,
             HeapMemory::give_back_all(eager_->caching_heaps());
             return eager_->pages().idle()->give_to_pool(wanted, most);
           },
-          &eager) {
+          &eager),
+      graphs_(shared_.device, *this, eager,
+              options.addresses == Addresses::any ? Polls::yes : Polls::no) {
   shared_.observer.emit({.kind = EventKind::pool_open, .pool = id});
 }
 
@@ -287,6 +289,12 @@ void CapturePool::release_graph() {
 bool CapturePool::lingers(bool hopes) const {
   const MutexLock lock(mutex_);
   return graphs_.lingers(hopes);
+}
+
+bool CapturePool::begin_to_wait_for_graphs() {
+  const MutexLock lock(mutex_);
+  if (graphs_.lingers()) graphs_.begin_to_wait();
+  return graphs_.lingers();
 }
 
 void CapturePool::note_lingers_on(bool leaked) {

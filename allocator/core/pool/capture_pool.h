@@ -98,6 +98,8 @@ class CapturePool final : private OnPoolEvents,
   // Does it keep pages only because launches of graphs that are gone may be running? They go with
   // give_back_pages() once those are done. `hopes`: and has the host not waited for that in vain?
   bool lingers(bool hopes = false) const;
+  // The host begins to wait for that. Does it linger?
+  bool begin_to_wait_for_graphs();
   // The host did wait, for as long as it would; `leaked`: the graphs are never destroyed.
   void note_lingers_on(bool leaked);
 
@@ -118,6 +120,10 @@ class CapturePool final : private OnPoolEvents,
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
   // Nobody will bind requests to it any more.
   void close();
+  bool is_closed() const {
+    const MutexLock lock(mutex_);
+    return closed_;
+  }
   // If it is closed, and has no graphs, live blocks or pages, its heaps and addresses go, and
   // nothing is to be asked of it any more.
   bool end_if_gone();
@@ -173,7 +179,7 @@ class CapturePool final : private OnPoolEvents,
   bool settled_ WEIR_GUARDED_BY(mutex_) = false;
   std::atomic<bool> may_spare_{false};  // it is entered in SparingPools
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
-  GraphOrder graphs_ WEIR_GUARDED_BY(mutex_){shared_.device, *this, *eager_};
+  GraphOrder graphs_ WEIR_GUARDED_BY(mutex_);
   // Captures that are not the pool's took memory of it.
   bool has_guests_ WEIR_GUARDED_BY(mutex_) = false;
   // Blocks that eager streams were said to use while the capture goes on.

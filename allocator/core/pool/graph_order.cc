@@ -31,7 +31,10 @@ Result<bool> GraphOrder::is_eager_work_done() const {
   for (const Fence fence : eager_work_) {
     const Result<bool> done = pool_.timelines().complete(fence);
     if (!done && done.error().code() != ErrorCode::capture) return done.error();
-    if (done && !*done) return false;
+    if (!done || *done) continue;
+    const bool captured = !pool_.timelines().retired(pool_.timelines().stream(fence.timeline)) &&
+                          !pool_.timelines().not_captured(fence.timeline);
+    if (!captured) return false;
   }
   return true;
 }
@@ -78,6 +81,7 @@ void GraphOrder::begin_to_linger() {
 }
 
 void GraphOrder::note_lingers_on(bool leaked) {
+  looks_ = polls_;
   if (!lingers_) return;
   waited_in_vain_ = true;
   if (leaked) watched_.clear();
@@ -85,6 +89,7 @@ void GraphOrder::note_lingers_on(bool leaked) {
 
 void GraphOrder::let_go(bool waits_for_lock) {
   const auto is_there = [](const auto& graph) { return !graph.expired(); };
+  if (!looks_ && !watched_.empty()) return;
   if (!lingers_ || std::any_of(watched_.begin(), watched_.end(), is_there)) return;
   PageHeap& pages = pool_.pages();
   if (const auto idle = waits_for_lock ? pages.idle() : pages.idle(std::try_to_lock)) {

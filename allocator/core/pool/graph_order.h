@@ -23,9 +23,9 @@ namespace weir {
 
 class GraphOrder {
  public:
-  // `eager`: the device heap's own pool. All must outlive this.
-  GraphOrder(CaptureCalls& device, Pool& pool, Pool& eager)
-      : device_(device), pool_(pool), eager_(eager) {}
+  // `eager`: the device heap's own pool. All must outlive this. `polls`: as Timelines has it.
+  GraphOrder(CaptureCalls& device, Pool& pool, Pool& eager, Polls polls)
+      : device_(device), pool_(pool), eager_(eager), polls_(polls == Polls::yes) {}
 
   // --- Eager work.
 
@@ -66,6 +66,9 @@ class GraphOrder {
   bool lingers(bool hopes = false) const { return lingers_ && !(hopes && waited_in_vain_); }
   // The host did wait in vain; `leaked`: the graphs are never destroyed, so they count as done.
   void note_lingers_on(bool leaked);
+  // The host waits for the driver to say that graphs are done, until note_lingers_on(). With
+  // Polls::no what it says counts only then: no time may decide when their memory is free.
+  void begin_to_wait() { looks_ = true; }
   // Frees what only graphs kept, if they are done. If another thread holds the page heap's lock,
   // the call waits for that (`waits_for_lock`), or does nothing.
   void let_go(bool waits_for_lock);
@@ -74,6 +77,8 @@ class GraphOrder {
   CaptureCalls& device_;
   Pool& pool_;
   Pool& eager_;
+  const bool polls_;
+  bool looks_ = polls_;
   FenceSet eager_work_;
   std::vector<TimelineId> users_;
   std::uint64_t count_ = 0;

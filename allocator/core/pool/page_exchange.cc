@@ -74,7 +74,7 @@ void PageExchange::wait_for_released_graphs() {
   const std::vector<std::shared_ptr<CapturePool>> all = pools_.graph_pools();
   std::vector<std::shared_ptr<CapturePool>> lingering;  // that are, before anything is waited for
   std::copy_if(all.begin(), all.end(), std::back_inserter(lingering),
-               [](const auto& pool) { return pool->lingers(); });
+               [](const auto& pool) { return pool->begin_to_wait_for_graphs(); });
   if (lingering.empty()) return;
   wait_for_streams(pools_.own().timelines());
   for (const std::shared_ptr<CapturePool>& pool : all) wait_for_streams(pool->timelines());

@@ -8,6 +8,14 @@
 #include <utility>
 
 namespace weir {
+namespace {
+
+void add(PoolLayout& all, const PoolLayout& one) {
+  all.placements += one.placements;
+  all.hash += one.hash;
+}
+
+}  // namespace
 
 Pool::Pool(std::uint64_t id, std::string tag, EventCalls& events, Shared shared,
            const HeapOptions& options, PageHeap::Source source, Pool* eager)
@@ -15,10 +23,11 @@ Pool::Pool(std::uint64_t id, std::string tag, EventCalls& events, Shared shared,
       eager_(eager),
       id_(id),
       tag_(std::move(tag)),
-      timelines_(events, shared.observer, shared.captures, options.trust),
+      timelines_(events, shared.observer, shared.captures, options.trust,
+                 options.addresses == Addresses::any ? Polls::yes : Polls::no),
       pages_(shared.device, timelines_, shared.remote_work, shared.observer,
-             shared.registry.index(), shared.budget, options, std::move(source), eager != nullptr) {
-}
+             shared.registry.index(), shared.budget, shared.addresses, options, std::move(source),
+             eager != nullptr) {}
 
 Result<StreamHeap*> Pool::heap_of(Stream stream) {
   if (StreamHeap* const heap = find(stream.id)) return heap;
@@ -49,8 +58,11 @@ Result<Pool::Member*> Pool::make(Stream stream) {
                      " was retired: allocate for it before retire(), or for another stream");
   }
   // A heap whose stream is gone serves the next one: programs make streams without end.
-  const StreamHeap::PoolParts parts{
-      .pages = &pages_, .timelines = &timelines_, .caching_heaps = &caching_heaps_, .id = id_};
+  const StreamHeap::PoolParts parts{.pages = &pages_,
+                                    .timelines = &timelines_,
+                                    .caching_heaps = &caching_heaps_,
+                                    .id = id_,
+                                    .streams = ++streams_};
   const auto spare = std::find_if(retired_.begin(), retired_.end(),
                                   [&](StreamHeap* heap) { return heap->adopt(parts, stream); });
   StreamHeap* heap = nullptr;
@@ -60,7 +72,17 @@ Result<Pool::Member*> Pool::make(Stream stream) {
   } else {
     heap = &shared_.registry.add(parts, stream, shared_.observer);
   }
-  return &(by_stream_[stream.id] = {.stream = stream, .heap = heap});
+  Member& member = by_stream_[stream.id] = {.stream = stream, .heap = heap};
+  members_.push_back(&member);
+  return &member;
+}
+
+PoolLayout Pool::layout() const {
+  const std::shared_lock lock(mutex_);
+  PoolLayout all = layout_of_retired_;
+  for (const Member* const member : members_) add(all, member->heap->layout());
+  all.pool = id_;
+  return all;
 }
 
 StreamHeap* Pool::find(std::uint64_t stream) const {
@@ -91,6 +113,8 @@ Status Pool::retire(Stream stream) {
     return each->id().value > heap->id().value;
   });
   retired_.insert(place, heap);
+  add(layout_of_retired_, heap->layout());
+  std::erase(members_, &known->second);
   by_stream_.erase(known);
   return {};
 }
@@ -98,7 +122,8 @@ Status Pool::retire(Stream stream) {
 void Pool::disband() {
   const std::unique_lock lock(mutex_);
   std::vector<StreamHeap*> heaps = std::exchange(retired_, {});
-  for (const auto& [stream, member] : by_stream_) heaps.push_back(member.heap);
+  for (const Member* const member : members_) heaps.push_back(member->heap);
+  members_.clear();
   by_stream_.clear();
   // The first made is the first to serve again.
   std::sort(heaps.begin(), heaps.end(),

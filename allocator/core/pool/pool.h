@@ -39,6 +39,7 @@ class Pool {
     Observer& observer;
     HeapRegistry& registry;
     Budget& budget;
+    AddressSpace& addresses;
     OpenCaptures& captures;
     RemoteWork& remote_work;
     SparingPools& sparing;
@@ -82,25 +83,26 @@ class Pool {
   // The stream is about to be destroyed: nothing is allocated for it again.
   virtual Status retire(Stream stream);
 
-  // Calls visit(member) for each stream that is served. (Not analysed: `visit` may need its
-  // caller's lock.)
+  // Calls visit(member) for each stream that is served, in the order of their arrival. (Not
+  // analysed: `visit` may need its caller's lock.)
   template <class Visit>
   void for_each_member(Visit&& visit) WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
-    for (auto& [stream, member] : by_stream_) visit(member);
+    for (Member* const member : members_) visit(*member);
   }
   template <class Visit>
   void for_each_member(Visit&& visit) const WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
-    for (const auto& [stream, member] : by_stream_) visit(member);
+    for (const Member* const member : members_) visit(*member);
   }
   // Calls visit(heap) for each heap, those of retired streams too.
   template <class Visit>
   void for_each_heap(Visit&& visit) const WEIR_NO_THREAD_ANALYSIS {
     const std::shared_lock lock(mutex_);
-    for (const auto& [stream, member] : by_stream_) visit(*member.heap);
+    for (const Member* const member : members_) visit(*member->heap);
     for (StreamHeap* const heap : retired_) visit(*heap);
   }
+  PoolLayout layout() const;
   // It is about to go, and no block is live: its heaps are the registry's again.
   void disband();
   void give_back_cached() const;
@@ -127,7 +129,10 @@ class Pool {
 
   mutable std::shared_mutex mutex_;
   std::unordered_map<std::uint64_t, Member> by_stream_;  // by Stream::id
-  std::vector<StreamHeap*> retired_;                     // by HeapId: their streams are gone
+  std::vector<Member*> members_;                         // the same, in the order of their arrival
+  std::uint64_t streams_ = 0;                            // that arrived
+  PoolLayout layout_of_retired_;
+  std::vector<StreamHeap*> retired_;  // by HeapId: their streams are gone
 
   friend struct TestAccess;
 };

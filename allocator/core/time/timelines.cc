@@ -30,11 +30,13 @@ constinit thread_local std::array<Known, 8> the_known;
 
 }  // namespace
 
-Timelines::Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures, Trust trust)
+Timelines::Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures, Trust trust,
+                     Polls polls)
     : device_(device),
       observer_(observer),
       captures_(captures),
       trust_(trust),
+      polls_(polls),
       serial_(the_next_serial.fetch_add(1)),
       events_(device, captures) {
   if (trust == Trust::context) context_ = find_or_add(Stream::all());
@@ -125,23 +127,32 @@ Result<Fence> Timelines::record(TimelineId timeline) {
 }
 
 Status Timelines::retire(TimelineId timeline) {
-  const MutexLock lock(mutex_);
-  Timeline& mine = timelines_[timeline.value];
-  if (mine.retired) return {};
-  Status status;
-  if (covering(mine, mine.point.load(), status) == nullptr) return status;
-  // Whoever took a point meanwhile may have the one after it.
-  mine.events.back().sequence = mine.point.load();
-  mine.keep_last_event(events_);
-  retired_.push_back(timeline);
-  mine.retired = true;
-  captures_.forget(mine.stream);
-  if (retired_.size() <= kRetiredKept) return {};
-  const std::vector<TimelineId> oldest(retired_.begin(), retired_.begin() + kRetiredAsked);
-  for (const TimelineId each : oldest) {
-    ask_about_last_event(timelines_[each.value]);
-    if (retired_.size() <= kRetiredKept) break;
+  Fence oldest;
+  {
+    const MutexLock lock(mutex_);
+    Timeline& mine = timelines_[timeline.value];
+    if (mine.retired) return {};
+    Status status;
+    if (covering(mine, mine.point.load(), status) == nullptr) return status;
+    // Whoever took a point meanwhile may have the one after it.
+    mine.events.back().sequence = mine.point.load();
+    mine.keep_last_event(events_);
+    retired_.push_back(timeline);
+    mine.retired = true;
+    captures_.forget(mine.stream);
+    if (retired_.size() <= kRetiredKept) return {};
+    if (polls_ == Polls::yes) {
+      const std::vector<TimelineId> few(retired_.begin(), retired_.begin() + kRetiredAsked);
+      for (const TimelineId each : few) {
+        ask_about_last_event(timelines_[each.value]);
+        if (retired_.size() <= kRetiredKept) break;
+      }
+      return {};
+    }
+    oldest = now(retired_.front());
   }
+  // An error is not this caller's: the event stays, and is waited for again.
+  (void)host_wait(oldest);
   return {};
 }
 
@@ -224,12 +235,13 @@ void Timelines::note_waited(TimelineId waiter, Fence fence) {
   learn();
 }
 
-Result<bool> Timelines::complete(const FenceSet& fences, bool remember) {
+Result<bool> Timelines::complete(const FenceSet& fences, Asks asks) {
   for (const Fence fence : fences) {
     if (is_complete(fence)) continue;
     const MutexLock lock(mutex_);
     if (is_complete(fence)) continue;  // another thread saw it
     Timeline& mine = timelines_[fence.timeline.value];
+    if (polls_ == Polls::no && asks != Asks::reports && !mine.stream.is_in_capture()) return false;
     Status status;
     const Recorded* recorded = mine.covering(fence.sequence);
     if (recorded == nullptr) {
@@ -243,7 +255,25 @@ Result<bool> Timelines::complete(const FenceSet& fences, bool remember) {
     }
     Result<bool> done = device_.query(recorded->event);
     if (!done || !*done) return done;
-    if (remember) mark_complete(mine, recorded->sequence);
+    if (asks == Asks::remembers) mark_complete(mine, recorded->sequence);
+  }
+  return true;
+}
+
+Result<bool> Timelines::long_over(const FenceSet& fences) {
+  if (polls_ == Polls::yes) return complete(fences, Asks::looks);
+  bool recorded = true;
+  for (const Fence fence : fences) {
+    const MutexLock lock(mutex_);
+    Timeline& mine = timelines_[fence.timeline.value];
+    if (is_complete(fence) || mine.covering(fence.sequence) != nullptr) continue;
+    recorded = false;
+    Status status;
+    if (covering(mine, fence.sequence, status) == nullptr) return std::move(status).error();
+  }
+  if (!recorded) return false;
+  for (const Fence fence : fences) {
+    if (Status waited = host_wait(fence, /*all=*/false); !waited) return std::move(waited).error();
   }
   return true;
 }
@@ -259,14 +289,14 @@ Status Timelines::host_wait(const FenceSet& fences) {
 // The event stays meanwhile, with all others of its timeline. Of a stream that may be gone none can
 // be recorded; where there is none, nor one of the whole context now, the host waits for all there
 // is.
-Status Timelines::host_wait(Fence fence) {
+Status Timelines::host_wait(Fence fence, bool all) {
   Timeline& mine = timelines_[fence.timeline.value];
   std::optional<Recorded> event;
   {
     const MutexLock lock(mutex_);
     if (is_complete(fence)) return {};
     Status status;
-    const Recorded* const recorded = mine.stream.may_end && !mine.retired
+    const Recorded* const recorded = !all || (mine.stream.may_end && !mine.retired)
                                          ? mine.covering(fence.sequence)
                                          : covering(mine, mine.point.load(), status);
     if (recorded != nullptr) {

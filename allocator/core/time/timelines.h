@@ -45,11 +45,15 @@
 
 namespace weir {
 
+// May the device be asked whether work is done? Its answer depends on when it is asked, and so then
+// does where memory is placed.
+enum class Polls { yes, no };
+
 class Timelines {
  public:
   // `captures` must outlive this.
   Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures,
-            Trust trust = Trust::told);
+            Trust trust = Trust::told, Polls polls = Polls::yes);
   ~Timelines();
 
   // The timeline of `stream`, new if need be.
@@ -132,11 +136,18 @@ class Timelines {
   }
 
   // Is all of it known, or now seen, to be complete? Asks the device at most once a fence. What
-  // can't be asked about now, of the whole context, is not. `remember`: what was seen is known.
-  Result<bool> complete(const FenceSet& fences, bool remember = true);
-  // Nothing is remembered of it: for questions whose answer must not change where memory is placed
-  // later, which is a function of the program, and not of the device's speed.
-  Result<bool> looks_complete(const FenceSet& fences) { return complete(fences, false); }
+  // can't be asked about now, of the whole context, is not.
+  //   remembers: what was seen is known from now on.
+  //   looks: nothing is remembered: for questions whose answer must not change where memory is
+  //     placed later, which is a function of the program, and not of the device's speed.
+  //   reports: likewise; and placement does not depend on this answer either.
+  // With Polls::no the device is asked for reports alone, and about what was captured, whose end
+  // the program decides.
+  enum class Asks { remembers, looks, reports };
+  Result<bool> complete(const FenceSet& fences, Asks asks = Asks::remembers);
+  // The same of work of long ago (Asks::looks). With Polls::no the first call records what is to be
+  // waited for, and a later one waits: as a rule for nothing.
+  Result<bool> long_over(const FenceSet& fences);
   // An error counts as no.
   bool is_seen_complete(const FenceSet& fences) {
     const Result<bool> over = complete(fences);
@@ -167,7 +178,8 @@ class Timelines {
   // then says why not. (A Result around a pointer would cost more than the rest of the work.)
   const Recorded* covering(Timeline& timeline, Sequence sequence, Status& status)
       WEIR_REQUIRES(mutex_);
-  Status host_wait(Fence fence) WEIR_EXCLUDES(mutex_);
+  // `all`: for all work so far, and not only up to the fence.
+  Status host_wait(Fence fence, bool all = true) WEIR_EXCLUDES(mutex_);
   void mark_complete(Timeline& timeline, Sequence sequence) WEIR_REQUIRES(mutex_);
   void learn() WEIR_REQUIRES(mutex_) { learnt_.fetch_add(1, std::memory_order_release); }
   void ask_about_last_event(Timeline& timeline) WEIR_REQUIRES(mutex_);
@@ -176,6 +188,7 @@ class Timelines {
   Observer& observer_;
   OpenCaptures& captures_;
   const Trust trust_;
+  const Polls polls_;
   TimelineId context_;          // under Trust::context
   const std::uint64_t serial_;  // of this object, in the process
 

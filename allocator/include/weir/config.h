@@ -23,6 +23,7 @@ std::string_view name_of(DeviceKind kind);
 std::string_view name_of(ReusePolicy policy);
 std::string_view name_of(Trust trust);
 std::string_view name_of(MemoryKind memory);
+std::string_view name_of(Addresses addresses);
 
 // Most physical memory to hold: a number of bytes, or a share of what the device has in all.
 // Neither (zero): no limit.
@@ -51,6 +52,7 @@ struct Config {
   std::optional<Trust> trust;  // none: context in PyTorch, else told
   MemoryKind memory = MemoryKind::pages;
   bool context_events = true;
+  Addresses addresses = Addresses::any;
   bool c10d = true;  // PyTorch only: operations of torch.distributed get fences
   LogLevel log = LogLevel::warn;
   std::string log_file;  // empty: stderr

@@ -120,6 +120,9 @@ class MemoryCalls {
 
   // Addresses. `size` and `alignment` are multiples of the granularity. Nothing is mapped yet.
   virtual Result<Address> reserve(Bytes size, Bytes alignment) = 0;
+  // The same from `wanted` on, a multiple of `alignment`, if the device can; else anywhere. (A
+  // device that can't choose: anywhere.) Counts as DeviceCall::reserve.
+  virtual Result<Address> reserve_at(Address wanted, Bytes size, Bytes alignment);
   virtual Status unreserve(Address address, Bytes size) = 0;
 
   // Pages. A handle may be mapped at several addresses at once; each mapping is of the whole

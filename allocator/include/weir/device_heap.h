@@ -161,6 +161,8 @@ class DeviceHeap {
 
   Statistics statistics() const;
   void reset_peaks();
+  // Of the device heap's own memory, and of the graph pools that the program has open, by pool.
+  std::vector<PoolLayout> layouts() const;
   HeapSnapshot snapshot() const;
 
   // Calls the on_start() of `sink` with what there is at this moment: pools, heaps, pages, leases,

@@ -33,8 +33,10 @@ enum class EventKind : std::uint8_t {
   capture_end,    // ... no longer
   context_events_lost,  // no event of the whole context is recorded from now on; `other`: why (a
                         // ContextEventsLost); `stream`: which one revealed it, or 0
+  region_elsewhere,     // a pool has `bytes` of addresses at `address`, as the driver refused those
+                        // that were meant (Addresses::prefer)
 };
-inline constexpr int kEventKinds = static_cast<int>(EventKind::context_events_lost) + 1;
+inline constexpr int kEventKinds = static_cast<int>(EventKind::region_elsewhere) + 1;
 std::string_view name_of(EventKind kind);
 // What the program did, rather than Weir: recordings of one program are compared call by call.
 constexpr bool is_call(EventKind kind) {

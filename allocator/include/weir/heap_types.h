@@ -44,6 +44,20 @@ enum class MemoryKind {
           // open; a block lies within one. Memory that lies in pieces is not joined.
 };
 
+// Where a pool's own addresses lie; those of plain memory are always the driver's.
+enum class Addresses {
+  any,  // wherever the driver puts them
+  // At addresses that follow from the heap's window, from whether the pool is the device heap's own
+  // or a graph pool, and from the order of requests. So that no place depends on time, the device
+  // is never asked whether work is done: memory whose last use may be running is waited for on the
+  // GPU, or by the host where it has to be unmapped. Where the driver gives other addresses, the
+  // request fails (ErrorCode::device).
+  fixed,
+  // The same, but the driver's other addresses are taken, and counted
+  // (Statistics::regions_elsewhere).
+  prefer,
+};
+
 struct HeapOptions {
   // Most physical memory to hold. Zero: as much as the device has.
   Bytes limit;
@@ -57,7 +71,12 @@ struct HeapOptions {
   // the heap can't know of. Without them memory goes to another stream only where the host waits:
   // in trim(), and before a request fails.
   bool context_events = true;
+  Addresses addresses = Addresses::any;
+  // With fixed addresses: which part of the process's addresses the heap has, from 0. Heaps of one
+  // process need different ones, below kAddressWindows.
+  std::uint32_t address_window = 0;
 };
+inline constexpr std::uint32_t kAddressWindows = 8;
 
 enum class Trim { at_once, waits };
 
@@ -70,6 +89,17 @@ enum class Shortage {
   // No memory was found anywhere. The call comes before the request fails, but not for a request
   // that is larger than the device's memory.
   out_of_memory,
+};
+
+// Where a pool placed blocks since it was opened, as a number: equal in two runs, or two ranks,
+// exactly if each stream's blocks had the same sizes and places in the same order (up to a chance
+// of 2^-64). Places count from the start of the pool's own addresses, streams in the order in which
+// they first asked the pool.
+struct PoolLayout {
+  std::uint64_t pool = 0;  // GraphPool::id(); 0: the device heap's own
+  std::uint64_t placements = 0;
+  std::uint64_t hash = 0;
+  friend bool operator==(const PoolLayout&, const PoolLayout&) = default;
 };
 
 struct BlockInfo {
@@ -132,9 +162,10 @@ struct HeapSnapshot {
   std::string device;  // Device::name()
   Bytes device_bytes;  // memory of the device in all; zero: unknown
   Nanoseconds time;
-  std::vector<BlockInfo> blocks;  // live, by address
-  std::vector<PageInfo> pages;    // by id
-  std::vector<HeapInfo> heaps;    // by id
+  std::vector<BlockInfo> blocks;    // live, by address
+  std::vector<PageInfo> pages;      // by id
+  std::vector<HeapInfo> heaps;      // by id
+  std::vector<PoolLayout> layouts;  // DeviceHeap::layouts()
   Statistics statistics;
 };
 

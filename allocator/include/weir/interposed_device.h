@@ -37,6 +37,9 @@ class InterposedDevice : public Device {
   Result<Address> reserve(Bytes size, Bytes alignment) override {
     return through(DeviceCall::reserve, [&] { return inner_.reserve(size, alignment); });
   }
+  Result<Address> reserve_at(Address wanted, Bytes size, Bytes alignment) override {
+    return through(DeviceCall::reserve, [&] { return inner_.reserve_at(wanted, size, alignment); });
+  }
   Status unreserve(Address at, Bytes size) override {
     return through(DeviceCall::unreserve, [&] { return inner_.unreserve(at, size); });
   }

@@ -86,6 +86,8 @@ struct SimOptions {
   Bytes memory = 141_GiB;
   Bytes granularity = 2_MiB;
   std::uint64_t mapping_ceiling = 524088;
+  // Not 0: reserve() and allocate_segment() give addresses by chance, as those of a process are.
+  std::uint64_t address_seed = 0;
   bool check_races = true;
   bool track_contents = false;   // for contents()
   Bytes host_memory = 1024_GiB;  // that allocate_host() has
@@ -258,6 +260,7 @@ class SimDevice final : public Device {
   Result<MemoryInfo> memory_info() override;
   Result<Stream> stream(void* handle) override;
   Result<Address> reserve(Bytes size, Bytes alignment) override;
+  Result<Address> reserve_at(Address wanted, Bytes size, Bytes alignment) override;
   Status unreserve(Address address, Bytes size) override;
   Result<PhysicalHandle> create(Bytes size) override;
   Status map(Address address, Bytes size, PhysicalHandle handle) override;

@@ -60,6 +60,7 @@ struct Statistics {
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
   std::uint64_t trimmed_bytes = 0;
+  std::uint64_t regions_elsewhere = 0;  // under Addresses::prefer: not where they were to be
   // By ContextEventsLost: 1 if events of the whole context were given up for that reason.
   std::array<std::uint64_t, kContextEventsLost> context_events_lost{};
   std::vector<HeapStatistics> heaps;  // by HeapId

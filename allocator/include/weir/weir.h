@@ -138,11 +138,12 @@ typedef struct weir_statistics_t {
   uint64_t context_events_lost_external_stream, context_events_lost_unannounced_capture;
   uint64_t context_events_lost_refused, context_events_lost_unavailable;
   uint64_t context_events_lost_pluggable;
+  uint64_t regions_elsewhere; /* WEIR_ADDRESSES=prefer: regions at other addresses than meant */
 } weir_statistics_t;
 #define WEIR_STATISTICS_INIT                                                                     \
   {                                                                                              \
     sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0, 0, 0                                                                         \
+        0, 0, 0, 0, 0, 0, 0                                                                      \
   }
 
 /* Writes as many members as `statistics->size` has room for. */
@@ -159,6 +160,18 @@ typedef struct weir_driver_call_t {
  * are. `calls` may be null if `size` is zero. */
 weir_status_t weir_driver_calls(weir_allocator_t* allocator, int32_t device,
                                 weir_driver_call_t* calls, size_t size, size_t* needed);
+
+/* Where a pool placed blocks since it was opened. Two runs, or ranks, whose numbers are equal gave
+ * each stream blocks of the same sizes at the same places of the pool, in the same order. */
+typedef struct weir_pool_layout_t {
+  uint64_t pool; /* a graph pool's number, in order of opening; 0: the device's own memory */
+  uint64_t placements;
+  uint64_t hash;
+} weir_pool_layout_t;
+/* Writes the pools that are open, by number, at most `size` of them: none of a device that was not
+ * used yet. `needed` (may be null): how many there are. `pools` may be null if `size` is zero. */
+weir_status_t weir_layout(weir_allocator_t* allocator, int32_t device, weir_pool_layout_t* pools,
+                          size_t size, size_t* needed);
 
 /* Checks every invariant of every device's heap. `broken` (may be null): the number of broken ones;
  * if it is not zero, weir_last_error() lists them, one a line. */

@@ -144,6 +144,22 @@ def stats(device: object = None) -> dict[str, object]:
     return found
 
 
+def layout(device: object = None) -> dict[int, tuple[int, int]]:
+    """Where each pool of one device (the current one) placed blocks, as a number, to compare runs or ranks.
+
+    {pool: (placements, hash)}; pool 0 is the device's own memory, the others are those of graphs and of
+    torch.cuda.MemPool that are open, in order of opening. Two programs whose numbers are equal have their blocks at
+    the same places of the pools; WEIR_ADDRESSES=fixed makes these the same addresses.
+    """
+    library = _in_use.active()
+    handle, number = library.weir_torch_allocator(), _device(device)
+    pools, needed = (_native.PoolLayout * 0)(), ctypes.c_size_t(64)
+    while needed.value > len(pools):  # other threads may open pools
+        pools = (_native.PoolLayout * needed.value)()
+        _native.check(library, library.weir_layout(handle, number, pools, len(pools), ctypes.byref(needed)))
+    return {one.pool: (one.placements, one.hash) for one in pools[:needed.value]}
+
+
 def collective_memory(device: object = None) -> int:
     """Bytes of one device (the current one) that are free for the program, and that operations of
     torch.distributed may still use: whatever is given that memory waits for them on the GPU.

@@ -66,6 +66,7 @@ class Statistics(ctypes.Structure):
             "plain_live_bytes", "context_events_lost_external_stream",
             "context_events_lost_unannounced_capture", "context_events_lost_refused",
             "context_events_lost_unavailable", "context_events_lost_pluggable",
+            "regions_elsewhere",
         )
     ]
 
@@ -75,6 +76,12 @@ class DriverCall(ctypes.Structure):
 
     _fields_ = [("name", ctypes.c_char_p), ("calls", ctypes.c_uint64),
                 ("nanoseconds", ctypes.c_uint64)]
+
+
+class PoolLayout(ctypes.Structure):
+    """weir_pool_layout_t of weir.h."""
+
+    _fields_ = [("pool", ctypes.c_uint64), ("placements", ctypes.c_uint64), ("hash", ctypes.c_uint64)]
 
 
 class SleepOptions(ctypes.Structure):
@@ -137,6 +144,8 @@ _FUNCTIONS = {
     "weir_statistics": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(Statistics)]),
     "weir_driver_calls": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(DriverCall),
                                     ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
+    "weir_layout": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(PoolLayout), ctypes.c_size_t,
+                              ctypes.POINTER(ctypes.c_size_t)]),
     "weir_sleep": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(SleepOptions),
                              ctypes.POINTER(SleepReport)]),
     "weir_wake": (_STATUS, [_HANDLE, ctypes.c_int32, ctypes.POINTER(WakeOptions),

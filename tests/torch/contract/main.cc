@@ -135,6 +135,8 @@ int run_command(int argc, char** argv) {
                "Run programs with flags though streams may be made to wait for others");
   app.add_flag("--host-waits-fail", options.run.host_waits_fail,
                "The host may not wait where the native allocator never does");
+  app.add_flag("--fixed-addresses", options.run.fixed_addresses,
+               "Tensors must lie at addresses that the program alone decides, and no time");
   app.add_flag("--native-only", options.native_only, "Run on the model of the native allocator");
   CLI11_PARSE(app, argc, argv);
   if (options.flags && !options.any_policy && !options.native_only && !has_policy_without_waits()) {

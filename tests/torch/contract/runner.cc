@@ -29,13 +29,26 @@ class HostFlag final : public SimPeers {
   std::uint64_t kernels_ = 0;
 };
 
+// Of calls that grow with what they do, and of some others.
+CostModel costs(std::int64_t slowness) {
+  CostModel costs;
+  for (Nanoseconds* const cost :
+       {&costs.create, &costs.set_access_per_mapping, &costs.unmap_per_mapping, &costs.record,
+        &costs.query, &costs.wait, &costs.launch_graph, &costs.instantiate_per_node}) {
+    cost->count *= slowness;
+  }
+  return costs;
+}
+
 class Runner {
  public:
   Runner(const Program& program, const MakeAllocator& make, const RunOptions& options)
       : program_(program),
         options_(options),
         legality_(program),
-        device_({.memory = program.memory}) {
+        device_({.memory = program.memory,
+                 .address_seed = options.address_seed,
+                 .costs = costs(options.slowness)}) {
     allocator_ = make(device_);
     streams_[0].stream = device_.stream(nullptr).value();
     for (std::uint32_t i = 1; i < program.streams; ++i) streams_[i].stream = device_.new_stream();
@@ -170,6 +183,7 @@ class Runner {
     look_for_races();
     validate();
     outcome_.peak = device_.physical_peak();
+    outcome_.layouts = allocator_->layouts();
     if (options_.most_memory > 0_B && outcome_.peak > options_.most_memory) {
       fail(Failure::Kind::too_much, std::to_string(outcome_.peak / 1_MiB) + " MiB were held, and " +
                                         std::to_string(options_.most_memory / 1_MiB) +
@@ -266,7 +280,11 @@ void Runner::allocate(const Step& step) {
     return;
   }
   tensors_[step.tensor] = {Address::of(*block), step.bytes, true, at_};
-  if (!caching_) uncached_[step.tensor] = true;
+  if (!caching_) {
+    uncached_[step.tensor] = true;
+  } else {
+    outcome_.addresses.push_back(Address::of(*block));
+  }
 }
 
 // Under a limit the memory may not be there, as for an allocation: the state is as it was, and what
@@ -298,7 +316,8 @@ void Runner::launch(const Step& step) {
     if (flag == nullptr) flag = std::make_shared<HostFlag>();
     rendezvous.peers = flag;
   }
-  const Status launched = device_.launch(stream(step.stream), accesses, step.duration, rendezvous);
+  const Status launched = device_.launch(stream(step.stream), accesses,
+                                         {step.duration.count * options_.slowness}, rendezvous);
   if (launched) return;
   const bool lost = launched.error().code() == ErrorCode::capture;
   expect(launched, lost ? Failure::Kind::capture_lost : Failure::Kind::illegal_access);
@@ -556,6 +575,8 @@ const char* name_of(Failure::Kind kind) {
       return "too much memory";
     case Failure::Kind::stays_apart:
       return "memory no longer moves";
+    case Failure::Kind::moved_in_time:
+      return "placed by time";
   }
   return "";
 }
@@ -594,14 +615,28 @@ bool moves_memory(const Program& program) {
 
 Outcome run_on_weir(const Program& program, const RunOptions& given) {
   const SubjectOptions subject{.never_waits = program.has_flags,
-                               .captures_unseen = has_unseen_captures(program)};
+                               .captures_unseen = has_unseen_captures(program),
+                               .fixed_addresses = given.fixed_addresses};
   RunOptions options = given;
   options.most_memory = run_on_native(program).peak * 3 / 2 + 128_MiB;
   options.leaks_fail = options.goes_back = true;
   options.moves_memory = moves_memory(program);
-  return run(
-      program, [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); },
-      options);
+  const auto make = [&](SimDevice& device) { return std::make_unique<Subject>(device, subject); };
+  Outcome outcome = run(program, make, options);
+  if (!options.fixed_addresses || outcome.failure) return outcome;
+  options.slowness = 50;
+  options.address_seed = 7;
+  const Outcome slow = run(program, make, options);
+  if (slow.failure) return slow;
+  if (outcome.addresses != slow.addresses || outcome.layouts != slow.layouts) {
+    const auto [one, other] = std::mismatch(outcome.addresses.begin(), outcome.addresses.end(),
+                                            slow.addresses.begin(), slow.addresses.end());
+    outcome.failure =
+        Failure{Failure::Kind::moved_in_time, program.steps.size(),
+                "of two runs, placement " + std::to_string(one - outcome.addresses.begin()) +
+                    " is the first that differs, or the layouts alone do"};
+  }
+  return outcome;
 }
 
 }  // namespace weir::contract

@@ -34,6 +34,7 @@ struct Failure {
     leaked,          // what the program dropped is live at its end
     too_much,        // the allocator held far more memory than the native one
     stays_apart,     // memory no longer moves between streams
+    moved_in_time,   // the same calls, on a slower GPU, had their memory elsewhere
   };
   Kind kind = Kind::refused;
   std::size_t step = 0;  // steps.size(): at the end
@@ -55,13 +56,21 @@ struct RunOptions {
   bool goes_back = false;
   // ... and memory that one stream is done with has to serve another one.
   bool moves_memory = false;
+  // Addresses are fixed: where tensors lie must depend neither on how long kernels and calls of the
+  // driver take, nor on where the driver puts what may lie anywhere. So a program runs twice.
+  bool fixed_addresses = false;
+  // Kernels take so many times as long, and calls of the driver do.
+  std::int64_t slowness = 1;
+  std::uint64_t address_seed = 0;  // SimOptions::address_seed
 };
 
 struct Outcome {
   std::optional<Failure> failure;
   std::uint64_t host_waits = 0;  // where the native allocator never waits
   std::uint64_t out_of_memory = 0;
-  Bytes peak;  // most physical memory that was held
+  Bytes peak;                       // most physical memory that was held
+  std::vector<Address> addresses;   // of the tensors that Weir has given memory, in order
+  std::vector<PoolLayout> layouts;  // at the end
 };
 
 using MakeAllocator = std::function<std::unique_ptr<TorchAllocator>(SimDevice&)>;

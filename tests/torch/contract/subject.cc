@@ -30,11 +30,19 @@ void forgo_context_events(Options& options) {
   if constexpr (requires { options.context_events; }) options.context_events = false;
 }
 
+template <class Options>
+void fix_addresses(Options& options) {
+  if constexpr (requires { options.addresses; }) {
+    options.addresses = decltype(options.addresses)::fixed;
+  }
+}
+
 HeapOptions heap_options(SubjectOptions options) {
   HeapOptions heap;
   trust_the_context_alone(heap);
   if (options.never_waits) set_never_waits(heap.reuse);
   if (options.captures_unseen) forgo_context_events(heap);
+  if (options.fixed_addresses) fix_addresses(heap);
   return heap;
 }
 

@@ -22,6 +22,7 @@ struct SubjectOptions {
   bool never_waits = false;
   // Another library captures a stream that the allocator can't know of: WEIR_CONTEXT_EVENTS=0.
   bool captures_unseen = false;
+  bool fixed_addresses = false;
 };
 
 // Does this Weir have a policy under which no stream waits for another one?
@@ -49,6 +50,7 @@ class Subject final : public TorchAllocator {
   PoolId pool_of(void* block) const override;
   Bytes live_bytes() const override { return {heap_.statistics().live_bytes.current}; }
   std::vector<std::string> validate() const override { return heap_.validate(); }
+  std::vector<PoolLayout> layouts() const override { return heap_.layouts(); }
 
  private:
   Result<Stream> known(StreamName name);

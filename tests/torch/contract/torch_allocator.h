@@ -64,6 +64,8 @@ class TorchAllocator {
   virtual Bytes live_bytes() const = 0;
   // What is wrong with the allocator's own books.
   virtual std::vector<std::string> validate() const = 0;
+  // Where memory was placed, for comparing runs.
+  virtual std::vector<PoolLayout> layouts() const { return {}; }
 };
 
 }  // namespace weir::contract

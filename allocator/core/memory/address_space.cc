@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/memory/address_space.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/base/format.h"
+
+namespace weir {
+
+Result<Range> AddressSpace::reserve(Bytes least, Bytes most, Bytes unit, bool of_graph_pool) {
+  const MutexLock lock(mutex_);
+  Result<Address> at = Error(ErrorCode::device, "");
+  for (Bytes size = most;; size = std::max(least, round_up(size / 4, unit))) {
+    if (mode_ == Addresses::any) {
+      at = device_.reserve(size, unit);
+    } else if (const Address wanted = vacancy(size, of_graph_pool); wanted != Address{}) {
+      at = reserve_in_window(size, wanted, unit);
+      // What comes later must not depend on how much the driver happened to have there.
+      if (!at && mode_ == Addresses::fixed) return std::move(at).error();
+    } else {
+      at = Error(ErrorCode::device,
+                 "WEIR_ADDRESSES: a window of " + format(kWindow) + " has no " + format(size) +
+                     " of addresses left: close graph pools, or set WEIR_ADDRESSES=any");
+    }
+    if (at) return Range{*at, size};
+    if (size == least) return std::move(at).error();
+  }
+}
+
+Result<Address> AddressSpace::reserve_in_window(Bytes size, Address wanted, Bytes unit) {
+  Result<Address> at = device_.reserve_at(wanted, size, unit);
+  if (at && *at == wanted) {
+    reserved_.emplace(wanted, size);
+  } else if (mode_ == Addresses::fixed) {
+    const std::string why = at ? "the driver gives " + format(*at) : at.error().message();
+    if (at) (void)device_.unreserve(*at, size);
+    return Error(ErrorCode::device,
+                 "WEIR_ADDRESSES=fixed: " + device_.name() + " refuses the " + format(size) +
+                     " of addresses from " + format(wanted) + " on (" + why +
+                     "). Something else of this process lies there, such as a second heap or a "
+                     "sanitizer: move that, or set WEIR_ADDRESSES=prefer, which takes what the "
+                     "driver gives and counts it");
+  } else if (at) {
+    observer_.emit(
+        {.kind = EventKind::region_elsewhere, .heap = kNoHeap, .address = *at, .bytes = size});
+  }
+  return at;
+}
+
+Address AddressSpace::vacancy(Bytes size, bool of_graph_pool) const {
+  Address at = of_graph_pool ? window_ + kOwn : window_;
+  const Address end = window_ + (of_graph_pool ? kWindow : kOwn);
+  for (auto next = reserved_.lower_bound(at); next != reserved_.end(); ++next) {
+    if (at + size <= next->first) break;
+    at = std::max(at, next->first + next->second);
+  }
+  return size <= kWindow && at + size <= end ? at : Address{};
+}
+
+Status AddressSpace::unreserve(Range region) {
+  const MutexLock lock(mutex_);
+  Status gone = device_.unreserve(region.begin, region.size);
+  if (gone) reserved_.erase(region.begin);
+  return gone;
+}
+
+}  // namespace weir

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Addresses that follow from the program alone (HeapOptions::addresses), and the layouts that say
+// where a program's memory lay (DeviceHeap::layouts()).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weir/device_heap.h"
+#include "weir/graph_pool.h"
+#include "weir/recorder.h"
+#include "weir/sim_device.h"
+
+namespace weir::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Address kFirst{std::uint64_t{16} << 40};  // of the first window
+constexpr Addresses kAll[] = {Addresses::any, Addresses::fixed, Addresses::prefer};
+
+void* allocate(DeviceHeap& heap, Bytes bytes, Stream stream) {
+  const Result<void*> block = heap.allocate(bytes, stream);
+  EXPECT_TRUE(block.ok()) << (block.ok() ? "" : block.error().message());
+  return block.ok() ? *block : nullptr;
+}
+void free(DeviceHeap& heap, void* block) { EXPECT_TRUE(heap.deallocate(block).ok()); }
+
+struct Run {
+  std::vector<Address> addresses;
+  std::vector<PoolLayout> layouts;
+};
+
+struct World {
+  std::uint64_t address_seed = 0;
+  int other_streams = 0;          // of the process, made before the program's
+  Nanoseconds kernel = 1_us;      // how long the GPU works on each block
+  EventSink* recorder = nullptr;  // who records
+};
+
+// Blocks of many sizes on two streams, in pieces that only a stitched row joins, and a graph pool
+// that takes and gives pages.
+Run run(const HeapOptions& options, const World& world) {
+  SimDevice device({.memory = 8_GiB, .address_seed = world.address_seed});
+  for (int i = 0; i < world.other_streams; ++i) (void)device.new_stream();
+  const Stream a = device.new_stream(), b = device.new_stream();
+  DeviceHeap heap(device, options, world.recorder);
+  Run run;
+  const auto give = [&](Bytes bytes, Stream stream) {
+    void* const block = allocate(heap, bytes, stream);
+    run.addresses.push_back(Address::of(block));
+    EXPECT_TRUE(device.launch(stream, Writes(block, bytes), world.kernel).ok());
+    return block;
+  };
+  std::vector<void*> blocks;
+  for (int i = 0; i < 40; ++i) blocks.push_back(give(20_MiB + 2_MiB * (i % 7), i % 3 ? a : b));
+  for (int i = 0; i < 40; i += 2) free(heap, std::exchange(blocks[i], nullptr));
+  for (int i = 0; i < 200; ++i) blocks.push_back(give(512_B * (1 + i * 37 % 900), a));
+  for (int i = 0; i < 6; ++i) blocks.push_back(give(150_MiB, i % 2 ? a : b));
+  {
+    GraphPool pool(heap);
+    auto binding = pool.warm_up(b);
+    EXPECT_TRUE(binding.ok());
+    for (int i = 0; i < 8; ++i) blocks.push_back(give(30_MiB, b));
+    for (int i = 0; i < 8; ++i) {
+      free(heap, blocks.back());
+      blocks.pop_back();
+    }
+    run.layouts = heap.layouts();
+  }
+  for (int i = 0; i < 12; ++i) blocks.push_back(give(200_MiB, i % 2 ? b : a));
+  for (void* const block : blocks) free(heap, block);
+  for (int i = 0; i < 4; ++i) blocks.push_back(give(20_MiB, a));
+  for (const PoolLayout& each : heap.layouts()) run.layouts.push_back(each);
+  EXPECT_EQ(device.race_count(), 0u);
+  device.finish();
+  EXPECT_THAT(heap.validate(), testing::IsEmpty());
+  return run;
+}
+
+class Nobody final : public EventSink {
+  void on_event(const Event&) override {}
+};
+
+TEST(FixedAddresses, AreEqualInProcessesWhoseFreeAddressesSpeedAndStreamsDiffer) {
+  Nobody nobody;
+  for (const Trust trust : {Trust::told, Trust::context}) {
+    const HeapOptions options{.trust = trust, .addresses = Addresses::fixed};
+    const Run one = run(options, {});
+    EXPECT_EQ(one.addresses.front(), kFirst);
+    for (const World& world :
+         {World{.address_seed = 1}, World{.address_seed = 99, .other_streams = 300},
+          World{.address_seed = 3, .other_streams = 7, .kernel = 5_ms},
+          World{.other_streams = 1, .kernel = 200_us, .recorder = &nobody}}) {
+      const Run other = run(options, world);
+      EXPECT_EQ(one.addresses, other.addresses);
+      EXPECT_EQ(one.layouts, other.layouts);
+    }
+  }
+}
+
+TEST(FixedAddresses, ArePassedOnToTheDeviceByNobodyWhoAsksForAny) {
+  EXPECT_NE(run({}, {.address_seed = 1}).addresses, run({}, {.address_seed = 2}).addresses);
+}
+
+TEST(FixedAddresses, AskTheDeviceNeverWhetherWorkIsDone) {
+  for (const Addresses addresses : kAll) {
+    SimDevice device;
+    const Stream a = device.new_stream(), b = device.new_stream();
+    DeviceHeap heap(device, {.trust = Trust::context, .addresses = addresses});
+    GraphPool pool(heap);
+    for (int i = 0; i < 20; ++i) {
+      void* const block = allocate(heap, 64_MiB, i % 2 ? a : b);
+      ASSERT_TRUE(device.launch(i % 2 ? a : b, Writes(block, 64_MiB), 1_ms).ok());
+      free(heap, block);
+      const Result<void*> pooled = pool.allocate(32_MiB, a);
+      ASSERT_TRUE(pooled.ok());
+      free(heap, *pooled);
+    }
+    (void)heap.trim();
+    EXPECT_EQ(device.calls(DeviceCall::query) > 0, addresses == Addresses::any);
+    device.finish();
+  }
+}
+
+TEST(FixedAddresses, ThatTheDriverRefusesAreAnErrorWithTheRemedy) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  ASSERT_EQ(device.reserve_at(kFirst + 2_MiB, 2_MiB, 2_MiB).value(), kFirst + 2_MiB);
+  DeviceHeap heap(device, {.addresses = Addresses::fixed});
+  const std::uint64_t reserved = device.live().reservations;
+  const Result<void*> block = heap.allocate(1_MiB, stream);
+  ASSERT_FALSE(block.ok());
+  EXPECT_EQ(block.error().code(), ErrorCode::device);
+  EXPECT_THAT(block.error().message(), HasSubstr("0x100000000000"));
+  EXPECT_THAT(block.error().message(), HasSubstr(device.name()));
+  EXPECT_THAT(block.error().message(), HasSubstr("WEIR_ADDRESSES=prefer"));
+  EXPECT_EQ(device.live().reservations, reserved) << "what the driver gave instead went back";
+  EXPECT_EQ(heap.statistics().regions_elsewhere, 0u);
+  // Once the addresses are free, the same request has them.
+  ASSERT_TRUE(device.unreserve(kFirst + 2_MiB, 2_MiB).ok());
+  EXPECT_EQ(Address::of(allocate(heap, 1_MiB, stream)), kFirst);
+}
+
+TEST(FixedAddresses, ThatTheDriverRefusesAreOthersAndCountedWherePreferred) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  ASSERT_TRUE(device.reserve_at(kFirst, 2_MiB, 2_MiB).ok());
+  DeviceHeap heap(device, {.addresses = Addresses::prefer});
+  EXPECT_NE(Address::of(allocate(heap, 1_MiB, stream)), kFirst);
+  EXPECT_EQ(heap.statistics().regions_elsewhere, 1u);
+  SimDevice other;
+  DeviceHeap undisturbed(other, {.addresses = Addresses::prefer});
+  EXPECT_EQ(Address::of(allocate(undisturbed, 1_MiB, other.new_stream())), kFirst);
+  EXPECT_EQ(undisturbed.statistics().regions_elsewhere, 0u);
+}
+
+TEST(FixedAddresses, OfTwoHeapsOfAProcessLieInWindowsOfTheirOwn) {
+  SimDevice device;
+  const std::unique_ptr<SimDevice> second = device.new_device();
+  DeviceHeap one(device, {.addresses = Addresses::fixed, .address_window = 0});
+  DeviceHeap two(*second, {.addresses = Addresses::fixed, .address_window = 1});
+  const Address first = Address::of(allocate(one, 1_MiB, device.new_stream()));
+  const Address other = Address::of(allocate(two, 1_MiB, second->new_stream()));
+  EXPECT_EQ(first, kFirst);
+  EXPECT_EQ(other, kFirst + 8_TiB);
+}
+
+TEST(FixedAddresses, OfTheDevicesOwnMemoryStayWhateverGraphPoolsDo) {
+  std::vector<Address> own;
+  for (const int pools : {0, 5}) {
+    SimDevice device;
+    const Stream stream = device.new_stream();
+    DeviceHeap heap(device, {.addresses = Addresses::fixed});
+    std::vector<std::unique_ptr<GraphPool>> open;
+    for (int i = 0; i < pools; ++i) {
+      open.push_back(std::make_unique<GraphPool>(heap));
+      ASSERT_TRUE(open.back()->allocate(40_MiB, stream).ok());
+    }
+    own.push_back(Address::of(allocate(heap, 64_MiB, stream)));
+  }
+  EXPECT_EQ(own[0], own[1]);
+}
+
+// --- Layouts.
+
+// Two blocks of one size are freed in one order or the other: the next request has either.
+std::vector<PoolLayout> layouts_after(const std::vector<int>& order, Bytes size,
+                                      EventSink* recorder = nullptr, std::uint64_t seed = 0) {
+  SimDevice device({.address_seed = seed});
+  const Stream stream = device.new_stream();
+  DeviceHeap heap(device, {}, recorder);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(allocate(heap, size, stream));
+  for (int round = 0; round < 4; ++round) {
+    for (const int i : order) free(heap, blocks[i]);
+    for (const int i : {0, 1}) blocks[i] = allocate(heap, size, stream);
+  }
+  return heap.layouts();
+}
+
+TEST(Layouts, DifferWhereABlockLiesElsewhereThoughAllSizesAreEqual) {
+  for (const Bytes size : {1_KiB, 4_MiB}) {
+    const auto one = layouts_after({0, 1}, size), other = layouts_after({1, 0}, size);
+    EXPECT_EQ(one.front().placements, other.front().placements);
+    EXPECT_NE(one.front().hash, other.front().hash);
+    EXPECT_EQ(one, layouts_after({0, 1}, size));
+  }
+}
+
+TEST(Layouts, AreTheSameWhetherSomebodyRecordsAndWhereverTheDriverPutsMemory) {
+  Nobody nobody;
+  for (const Bytes size : {1_KiB, 4_MiB}) {
+    const auto plain = layouts_after({0, 1}, size);
+    EXPECT_EQ(plain, layouts_after({0, 1}, size, &nobody));
+    EXPECT_EQ(plain, layouts_after({0, 1}, size, nullptr, 12345));
+  }
+}
+
+TEST(Layouts, OfTwoStreamsDependOnWhichCameFirstAndNotOnTheirIds) {
+  const auto layouts = [](int other_streams, bool swapped) {
+    SimDevice device;
+    for (int i = 0; i < other_streams; ++i) (void)device.new_stream();
+    Stream a = device.new_stream(), b = device.new_stream();
+    if (swapped) std::swap(a, b);
+    DeviceHeap heap(device);
+    for (int i = 0; i < 10; ++i) {
+      (void)allocate(heap, 1_MiB, a);
+      (void)allocate(heap, 3_MiB, b);
+    }
+    return heap.layouts();
+  };
+  EXPECT_EQ(layouts(0, false), layouts(50, true));
+  // The same sizes, of the other stream first.
+  SimDevice device;
+  const Stream a = device.new_stream(), b = device.new_stream();
+  DeviceHeap heap(device);
+  (void)allocate(heap, 1_MiB, a);
+  (void)allocate(heap, 1_MiB, b);
+  DeviceHeap one(device);
+  (void)allocate(one, 1_MiB, a);
+  (void)allocate(one, 1_MiB, a);
+  EXPECT_NE(heap.layouts(), one.layouts());
+}
+
+TEST(Layouts, KeepWhatRetiredStreamsHad) {
+  SimDevice device;
+  const Stream a = device.new_stream(), b = device.new_stream();
+  DeviceHeap heap(device);
+  free(heap, allocate(heap, 1_MiB, a));
+  const std::vector<PoolLayout> before = heap.layouts();
+  ASSERT_TRUE(heap.retire(a).ok());
+  EXPECT_EQ(heap.layouts(), before);
+  free(heap, allocate(heap, 1_MiB, b));  // by the heap that served `a`
+  EXPECT_EQ(heap.layouts().front().placements, 2u);
+  EXPECT_NE(heap.layouts(), before);
+}
+
+TEST(Layouts, AreOfThePoolsThatAreOpen) {
+  SimDevice device;
+  const Stream stream = device.new_stream();
+  DeviceHeap heap(device);
+  auto pool = std::make_unique<GraphPool>(heap);
+  const Result<void*> block = pool->allocate(1_MiB, stream);
+  ASSERT_TRUE(block.ok());
+  ASSERT_EQ(heap.layouts().size(), 2u);
+  EXPECT_EQ(heap.layouts()[0], (PoolLayout{.pool = 0, .placements = 0, .hash = 0}));
+  EXPECT_EQ(heap.layouts()[1].pool, 1u);
+  EXPECT_EQ(heap.layouts()[1].placements, 1u);
+  EXPECT_EQ(heap.snapshot().layouts, heap.layouts());
+  pool.reset();
+  EXPECT_EQ(heap.layouts().size(), 1u) << "its block is live, but nobody asks it for more";
+  free(heap, *block);
+}
+
+}  // namespace
+}  // namespace weir::test
