@@ -93,14 +93,18 @@ TEST(TimeDependence, IsWhereEventsOfTheContextWereLostAndIsSaid) {
               HasSubstr("Places depend on time after call 1, at 4.00 us: events "));
   EXPECT_EQ(nlohmann::json::parse(report_json(with))["time_dependence"]["why"],
             "context_events_lost");
+  HandMade moved;
+  moved.page(0).map(0, kAt).allocate(kAt, 1_KiB).add({.kind = EventKind::region_elsewhere});
+  EXPECT_THAT(report_text(report_of(moved.recording)),
+              HasSubstr("Addresses depend on the process after call 1, at 3.00 us"));
 }
 
 // As heaps record it.
 class TimeDependenceOfHeaps : public test::RecordingFiles {
  protected:
-  Recording run(ReusePolicy reuse) {
+  Recording run(const HeapOptions& options) {
     SimDevice device;
-    DeviceHeap heap(device, {.reuse = reuse});
+    DeviceHeap heap(device, options);
     const Stream a = device.new_stream(), b = device.new_stream();
     const auto recorder = open();
     heap.start_recording(*recorder);
@@ -110,17 +114,25 @@ class TimeDependenceOfHeaps : public test::RecordingFiles {
     device.finish();
     block = heap.allocate(8_MiB, b);
     EXPECT_TRUE(block.ok() && heap.deallocate(*block).ok());
+    EXPECT_TRUE(heap.trim(0_B).ok());
     EXPECT_TRUE(heap.stop_recording(*recorder) && recorder->close().ok());
     return read();
   }
 };
 
 TEST_F(TimeDependenceOfHeaps, ComesWithAPolicyThatAsksTheDevice) {
-  EXPECT_FALSE(found_in(run(ReusePolicy::wait)));
-  const auto found = found_in(run(ReusePolicy::no_wait));
+  const auto found = found_in(run({.reuse = ReusePolicy::no_wait}));
   ASSERT_TRUE(found);
   EXPECT_EQ(found->why, Why::asked);
   EXPECT_EQ(found->call, 3u);
+}
+
+TEST_F(TimeDependenceOfHeaps, ComesWithPagesThatGoBackUnlessAddressesAreFixed) {
+  const auto found = found_in(run({}));
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->why, Why::released);
+  EXPECT_EQ(found->call, 4u);
+  EXPECT_FALSE(found_in(run({.addresses = Addresses::fixed})));
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ std::string_view name_of(TimeDependence::Why why) {
       return "released";
     case TimeDependence::Why::lost:
       return "context_events_lost";
+    case TimeDependence::Why::elsewhere:
+      return "region_elsewhere";
   }
   return {};
 }

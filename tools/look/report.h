@@ -110,9 +110,10 @@ struct Growth {
 // GPU had done by then decided one.
 struct TimeDependence {
   enum class Why : std::uint8_t {
-    asked,     // the call got memory that another stream freed, and no wait orders the two
-    released,  // after the call a page went back to the driver, once its work was over
-    lost,      // after the call events of the whole context were given up
+    asked,      // the call got memory that another stream freed, and no wait orders the two
+    released,   // after the call a page went back to the driver, once its work was over
+    lost,       // after the call events of the whole context were given up
+    elsewhere,  // after the call the driver refused addresses that were meant (Addresses::prefer)
   };
   Why why = Why::asked;
   std::uint64_t call = 0;  // its number, as of CallDifference

@@ -308,6 +308,11 @@ class Writer {
             fmt::format("Places depend on time after {}: events of the whole context were "
                         "given up.",
                         call));
+      case TimeDependence::Why::elsewhere:
+        return say(
+            fmt::format("Addresses depend on the process after {}: the driver refused those "
+                        "that were meant.",
+                        call));
     }
   }
 

@@ -126,7 +126,7 @@ class PageUses {
 };
 
 // The first page that went back to the driver without a wait of the host since its last use; or
-// events of the whole context that were lost.
+// events of the whole context that were lost; or addresses that were not those that were meant.
 std::optional<Found> first_given_up(const Recording& recording) {
   PageUses pages;
   std::size_t at = 0, host_waited = 0;
@@ -134,6 +134,8 @@ std::optional<Found> first_given_up(const Recording& recording) {
     switch (event.kind) {
       case EventKind::context_events_lost:
         return Found{at, TimeDependence::Why::lost};
+      case EventKind::region_elsewhere:
+        return Found{at, TimeDependence::Why::elsewhere};
       case EventKind::host_wait:
         host_waited = at;
         break;
