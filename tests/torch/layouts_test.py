@@ -5,7 +5,6 @@ usage: layouts_test.py FOLDER STUBS TOOL    (simulated.py; the `weir` command)
 """
 
 import json
-import re
 import shutil
 import sys
 
@@ -78,9 +77,9 @@ class Layouts(simulated.Simulated):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        program = cls.library.parents[2] / "bin" / "weir"
-        program.parent.mkdir()
-        shutil.copy(sys.argv[3], program)
+        cls.program = cls.library.parents[2] / "bin" / "weir"
+        cls.program.parent.mkdir()
+        shutil.copy(sys.argv[3], cls.program)
 
     def ranks(self, diverges="pass", ring="record_ring='1MiB', record_stacks='python'", group="pass"):
         program = PROGRAM.replace("DIVERGES", diverges).replace("RING", ring).replace("GROUP", group)
@@ -99,7 +98,7 @@ class Layouts(simulated.Simulated):
             self.assertLess(said["cpu"], 1, said)
         self.assertIn("Rank 5 has memory at other places than rank 0", text)
         self.assertIn("allocation of 12,345 bytes", text)
-        self.assertRegex(text, re.compile(r"rank 5:\n  allocation of 12,345 bytes.*\n(  .*\n)*  in .*forward", re.MULTILINE))
+        self.assertRegex(text, r"rank 5:\n  allocation of 12,345 bytes.*\n(  .*\n)*  in .*forward")
         self.assertRegex(text, r"rank 0:\n  free of 5,242,880 bytes that call 33 allocated")
         print(f"named in {max(said['wall'] for said in found):.2f} s", file=sys.stderr)
 
@@ -108,6 +107,13 @@ class Layouts(simulated.Simulated):
             self.assertEqual(said["step"], 4)
             self.assertIn("Rank 2 has memory at other places than rank 0", said["said"])
             self.assertIn("WEIR_RECORD_RING", said["said"])
+
+    def test_without_the_command_the_ranks_are_named_and_the_remedy(self):
+        self.program.rename(self.program.with_name("hidden"))
+        self.addCleanup(self.program.with_name("hidden").rename, self.program)
+        for said in self.ranks("if rank == 2 and step == 3: kept.append(tensor(12345))"):
+            self.assertIn("Rank 2 has memory at other places than rank 0", said["said"])
+            self.assertIn("WEIR_TOOLS=ON", said["said"])
 
     # What the group says, and no error of Weir's.
     def test_a_rank_that_dies_is_the_groups_own_error(self):

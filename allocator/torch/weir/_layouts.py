@@ -13,8 +13,8 @@ import tempfile
 
 from weir import _command, _in_use, _memory, _native
 
-# By pool, in the order in which the pools were made, whose numbers may differ: placements, and their hash.
-_Layout = "list[tuple[int, int]]"
+# Of each pool, in the order in which they were made: its number may differ between ranks. (placements, hash)
+_Layout = list
 
 _steps = itertools.count(1)
 _SECONDS = 60  # for the command, which takes one a million calls
@@ -122,6 +122,9 @@ def _first_difference(rings: dict[int, bytes | None]) -> str:
         try:
             done = subprocess.run([_command.PROGRAM, "diff", "--calls", *names], capture_output=True, text=True,
                                   errors="replace", cwd=folder, timeout=_SECONDS, check=False)
+        except FileNotFoundError:
+            return ("To have the first call that differs named, install Weir with its command "
+                    "(--config-settings=cmake.define.WEIR_TOOLS=ON).")
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"The first call that differs is not known: {error}."
     if done.returncode != 0:
