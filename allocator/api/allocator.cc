@@ -330,17 +330,13 @@ Statistics Allocator::statistics(int device) const {
   if (slot == nullptr) return {};
   Statistics statistics = slot->heap().statistics();
   statistics.driver_calls = slot->calls().made();
+  statistics.layouts = slot->heap().layouts();
   return statistics;
 }
 
 HeapSnapshot Allocator::snapshot(int device) const {
   DeviceSlot* const slot = impl_->open_slot(device);
   return slot != nullptr ? slot->heap().snapshot() : HeapSnapshot{.device = "not in use"};
-}
-
-std::vector<PoolLayout> Allocator::layouts(int device) const {
-  DeviceSlot* const slot = impl_->open_slot(device);
-  return slot != nullptr ? slot->heap().layouts() : std::vector<PoolLayout>{};
 }
 
 void Allocator::write_snapshot(const std::string& path, int device) const {

@@ -211,7 +211,7 @@ weir_status_t weir_layout(weir_allocator_t* allocator, int32_t device, weir_pool
                           size_t size, size_t* needed) {
   if (pools == nullptr && size > 0) return fail(WEIR_INVALID_ARGUMENT, "pools is null");
   return guarded_on(allocator, [&](weir::Allocator& weir) {
-    const std::vector<weir::PoolLayout> all = weir.layouts(device);
+    const std::vector<weir::PoolLayout> all = weir.statistics(device).layouts;
     if (needed != nullptr) *needed = all.size();
     for (std::size_t i = 0; i < std::min(size, all.size()); ++i) {
       pools[i] = {all[i].pool, all[i].placements, all[i].hash};

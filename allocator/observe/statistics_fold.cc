@@ -190,11 +190,11 @@ void HeapFold::raise() {
   const std::lock_guard lock(device_.mutex_);
   bool above = false;
   for (std::size_t i = 0; i < levels_.size(); ++i) {
-    Level& level = levels_[i];
-    if (has_room(i, 0)) continue;
-    const std::uint64_t current = level.current.load(std::memory_order_relaxed);
-    device_.bounds_[i] += current - std::exchange(level.bound, current);
-    level.peak = std::max(level.peak, current);
+    Level& mine = levels_[i];
+    const std::uint64_t current = level(i);
+    if (current <= mine.bound) continue;
+    device_.bounds_[i] += current - std::exchange(mine.bound, current);
+    mine.peak = std::max(mine.peak, current);
     above = above || device_.bounds_[i] > device_.peaks_[i];
   }
   if (above) device_.raise_peaks(*this);

@@ -41,6 +41,9 @@ class HeapFold;
 // other's bounds for ever. What such a heap takes again within its bounds may be in no peak.
 class DeviceFold {
  public:
+  static constexpr std::size_t kLevels = 3;  // blocks, bytes, requested bytes
+  using Levels = std::array<std::uint64_t, kLevels>;
+
   void on_event(const Event& event);
   // The same as events of pages that are leased, or are no more.
   void count_lease(Bytes bytes, bool leased, bool plain);
@@ -52,8 +55,6 @@ class DeviceFold {
 
  private:
   friend class HeapFold;
-  static constexpr std::size_t kLevels = 3;  // blocks, bytes, requested bytes
-  using Levels = std::array<std::uint64_t, kLevels>;
   // So many times a heap is not asked that was found locked.
   static constexpr int kLeftAlone = 256;
 
@@ -86,16 +87,25 @@ class HeapFold {
   void on_event(const Event& event);
   // The two events that are not rare, without an Event. Before the lock is let go after an
   // allocation, publish() is called, unless there was room for it.
-  bool has_room(Bytes bytes, Bytes requested) const {
-    return has_room(0, 1) && has_room(1, bytes.count) && has_room(2, requested.count);
+  // The levels with one more block.
+  DeviceFold::Levels levels_with(Bytes bytes, Bytes requested) const {
+    return {level(0) + 1, level(1) + bytes.count, level(2) + requested.count};
+  }
+  bool has_room(const DeviceFold::Levels& levels) const {
+    return levels[0] <= levels_[0].bound && levels[1] <= levels_[1].bound &&
+           levels[2] <= levels_[2].bound;
   }
   void allocate(Bytes bytes, Bytes requested) {
-    rise(0, 1);
-    rise(1, bytes.count);
-    rise(2, requested.count);
+    allocate(levels_with(bytes, requested), bytes, requested);
+  }
+  // `levels`: levels_with() these.
+  void allocate(const DeviceFold::Levels& levels, Bytes bytes, Bytes requested) {
+    rise(0, levels[0], 1);
+    rise(1, levels[1], bytes.count);
+    rise(2, levels[2], requested.count);
   }
   void publish() {
-    if (!has_room(0, 0) || !has_room(1, 0) || !has_room(2, 0)) raise();
+    if (!has_room({level(0), level(1), level(2)})) raise();
   }
   // Before a deallocation, lag() is called, unless it lags().
   bool lags() const { return lags_; }
@@ -133,18 +143,15 @@ class HeapFold {
   void join_lagging();
   DeviceFold::Levels live() const;
 
-  bool has_room(std::size_t level, std::uint64_t n) const {
-    const Level& mine = levels_[level];
-    return mine.current.load(std::memory_order_relaxed) + n <= mine.bound;
+  std::uint64_t level(std::size_t which) const {
+    return levels_[which].current.load(std::memory_order_relaxed);
   }
-  void rise(std::size_t level, std::uint64_t n) {
-    Level& mine = levels_[level];
-    mine.current.store(mine.current.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    mine.total += n;
+  void rise(std::size_t which, std::uint64_t to, std::uint64_t by) {
+    levels_[which].current.store(to, std::memory_order_relaxed);
+    levels_[which].total += by;
   }
-  void fall(std::size_t level, std::uint64_t n) {
-    Level& mine = levels_[level];
-    mine.current.store(mine.current.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
+  void fall(std::size_t which, std::uint64_t by) {
+    levels_[which].current.store(level(which) - by, std::memory_order_relaxed);
   }
 
   DeviceFold& device_;

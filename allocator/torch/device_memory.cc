@@ -109,7 +109,7 @@ void* DeviceMemory::allocate(Bytes bytes, const Stream& stream) {
 
 void* DeviceMemory::allocate_watched(Bytes bytes, const Stream& stream) {
   if (const std::optional<Error> error = frees_.take_failure()) raise(*error);
-  finish_due_frees();
+  finish_frees(frees_.take_done());
   const std::shared_ptr<SegmentPool> source = source_for(stream);
   History::Context context = history_.wants_entries() ? history_.context_of_allocation() : nullptr;
   void* const block = [&] {
@@ -254,13 +254,8 @@ bool DeviceMemory::deallocate(void* block) {
   return freed.ok() || note_freed(block, freed);
 }
 
-// Where addresses are fixed, when a block goes back must not depend on how fast devices are.
-void DeviceMemory::finish_due_frees() {
-  finish_frees(polls_ ? frees_.take_done() : frees_.wait_and_take_done());
-}
-
 bool DeviceMemory::deallocate_watched(void* block) {
-  finish_due_frees();
+  finish_frees(frees_.take_done());
   std::optional<Found> found = find(block);
   if (!found || found->address != Address::of(block)) return false;
   History::Context context;

@@ -120,7 +120,6 @@ class DeviceMemory {
   bool give_back(void* block, const Found& found, History::Context context);
   bool note_freed(const void* block, const Status& freed);
   void finish_frees(const std::vector<void*>& done);
-  void finish_due_frees();
 
   const int number_;
   Device& device_;
@@ -131,10 +130,9 @@ class DeviceMemory {
   DeviceStatistics statistics_;
   const Bytes total_;
   const Bytes configured_limit_;  // zero: none
-  const bool polls_ = heap_.options().addresses == Addresses::any;
   std::atomic<double> fraction_{1};
   std::atomic<std::uint64_t> uncached_bytes_{0};
-  Frees frees_;
+  Frees frees_{heap_.options().addresses == Addresses::any};
   // As PyTorch's own allocator reads it.
   const bool caching_allowed_ = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") != true;
   std::atomic<bool> caching_{caching_allowed_};

@@ -74,8 +74,12 @@ void Frees::forget(const void* block) {
 }
 
 std::vector<void*> Frees::take_done() {
+  if (!any()) return {};
+  return polls_ ? take_seen() : wait_and_take_done();
+}
+
+std::vector<void*> Frees::take_seen() {
   std::vector<void*> all;
-  if (!any()) return all;
   const std::lock_guard lock(mutex_);
   for (auto each = blocks_.begin(); each != blocks_.end();) {
     auto& [block, waiting] = *each;
@@ -94,14 +98,14 @@ std::vector<void*> Frees::wait_and_take_done() {
     const std::lock_guard lock(mutex_);
     for (auto& [block, waiting] : blocks_) {
       if (!waiting.is_freed) continue;
-      (void)record(waiting);  // take_done() notes what fails
+      (void)record(waiting);  // take_seen() notes what fails
       recorded.insert(recorded.end(), waiting.uses.begin(), waiting.uses.end());
     }
   }
   for (const Use& use : recorded) {
     if (use.event != nullptr) (void)use.device->synchronize(*use.event);
   }
-  return take_done();
+  return take_seen();
 }
 
 void Frees::note_failed(const void* block, const Error& error) {

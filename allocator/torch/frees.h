@@ -25,6 +25,10 @@ namespace weir::pytorch {
 // Threads: self-synchronised; calls about one block must not overlap.
 class Frees {
  public:
+  // `polls`: may blocks go back once streams are seen to be done? Else the host waits for them, so
+  // that no time decides when (Addresses::fixed).
+  explicit Frees(bool polls = true) : polls_(polls) {}
+
   // "`user`, a stream of `device`, may use the block until it is freed." `device` must outlive
   // this.
   void add_user(const void* block, Device& device, Stream user);
@@ -61,11 +65,13 @@ class Frees {
     bool is_freed = false;
   };
   using Blocks = std::unordered_map<const void*, Block>;
+  std::vector<void*> take_seen();
   static Status record(Block& block);
   static Result<bool> is_done(Block& block);
   void note_failure(const void* block, const Error& error);
   void note_any();
 
+  const bool polls_;
   mutable std::mutex mutex_;
   Blocks blocks_;                   // guarded by mutex_; those with users
   std::optional<Error> failure_;    // guarded by mutex_; the first

@@ -134,6 +134,17 @@ TEST(Config, SaysWhatMemoryIsMadeOf) {
   EXPECT_FALSE(with("WEIR_MEMORY", "segments").ok());
 }
 
+TEST(Config, PlainMemoryHasNoFixedAddresses) {
+  for (const Addresses addresses : {Addresses::fixed, Addresses::prefer}) {
+    Config config{.memory = MemoryKind::plain, .addresses = addresses};
+    const Status status = config.check();
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message(), HasSubstr("WEIR_MEMORY=pages"));
+    config.memory = MemoryKind::pages;
+    EXPECT_TRUE(config.check().ok());
+  }
+}
+
 template <class Choice>
 void expect_choices(std::string_view variable, Choice Config::*member,
                     const std::vector<std::pair<std::string_view, Choice>>& choices) {
@@ -155,6 +166,9 @@ TEST(Config, EveryChoiceIsReadByItsName) {
                   {"no_wait", ReusePolicy::no_wait}});
   expect_choices("WEIR_MEMORY", &Config::memory,
                  {{"pages", MemoryKind::pages}, {"plain", MemoryKind::plain}});
+  expect_choices(
+      "WEIR_ADDRESSES", &Config::addresses,
+      {{"any", Addresses::any}, {"fixed", Addresses::fixed}, {"prefer", Addresses::prefer}});
   expect_choices("WEIR_LOG", &Config::log,
                  {{"off", LogLevel::off},
                   {"error", LogLevel::error},

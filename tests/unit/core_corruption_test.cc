@@ -234,7 +234,7 @@ TEST(BrokenRulesOfSegments, AreCaught) {
   for (int i = 0; i < 2; ++i) (void)heap.allocate(6_MiB, stream).value();
   auto& segments = TestAccess::regions(heap);
   ASSERT_EQ(segments.size(), 2u);
-  const std::vector<Range> kept = segments;
+  const auto kept = segments;
   const auto expect_caught = [&](const std::string& text) {
     EXPECT_THAT(heap.validate(), testing::Contains(testing::HasSubstr(text)));
     segments = kept;

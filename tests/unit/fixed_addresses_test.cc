@@ -30,7 +30,7 @@ void* allocate(DeviceHeap& heap, Bytes bytes, Stream stream) {
 }
 void free(DeviceHeap& heap, void* block) { EXPECT_TRUE(heap.deallocate(block).ok()); }
 
-struct Run {
+struct Seen {
   std::vector<Address> addresses;
   std::vector<PoolLayout> layouts;
 };
@@ -44,15 +44,15 @@ struct World {
 
 // Blocks of many sizes on two streams, in pieces that only a stitched row joins, and a graph pool
 // that takes and gives pages.
-Run run(const HeapOptions& options, const World& world) {
+Seen run(const HeapOptions& options, const World& world) {
   SimDevice device({.memory = 8_GiB, .address_seed = world.address_seed});
   for (int i = 0; i < world.other_streams; ++i) (void)device.new_stream();
   const Stream a = device.new_stream(), b = device.new_stream();
   DeviceHeap heap(device, options, world.recorder);
-  Run run;
+  Seen seen;
   const auto give = [&](Bytes bytes, Stream stream) {
     void* const block = allocate(heap, bytes, stream);
-    run.addresses.push_back(Address::of(block));
+    seen.addresses.push_back(Address::of(block));
     EXPECT_TRUE(device.launch(stream, Writes(block, bytes), world.kernel).ok());
     return block;
   };
@@ -70,16 +70,16 @@ Run run(const HeapOptions& options, const World& world) {
       free(heap, blocks.back());
       blocks.pop_back();
     }
-    run.layouts = heap.layouts();
+    seen.layouts = heap.layouts();
   }
   for (int i = 0; i < 12; ++i) blocks.push_back(give(200_MiB, i % 2 ? b : a));
   for (void* const block : blocks) free(heap, block);
   for (int i = 0; i < 4; ++i) blocks.push_back(give(20_MiB, a));
-  for (const PoolLayout& each : heap.layouts()) run.layouts.push_back(each);
+  for (const PoolLayout& each : heap.layouts()) seen.layouts.push_back(each);
   EXPECT_EQ(device.race_count(), 0u);
   device.finish();
   EXPECT_THAT(heap.validate(), testing::IsEmpty());
-  return run;
+  return seen;
 }
 
 class Nobody final : public EventSink {
@@ -90,13 +90,13 @@ TEST(FixedAddresses, AreEqualInProcessesWhoseFreeAddressesSpeedAndStreamsDiffer)
   Nobody nobody;
   for (const Trust trust : {Trust::told, Trust::context}) {
     const HeapOptions options{.trust = trust, .addresses = Addresses::fixed};
-    const Run one = run(options, {});
+    const Seen one = run(options, {});
     EXPECT_EQ(one.addresses.front(), kFirst);
     for (const World& world :
          {World{.address_seed = 1}, World{.address_seed = 99, .other_streams = 300},
           World{.address_seed = 3, .other_streams = 7, .kernel = 5_ms},
           World{.other_streams = 1, .kernel = 200_us, .recorder = &nobody}}) {
-      const Run other = run(options, world);
+      const Seen other = run(options, world);
       EXPECT_EQ(one.addresses, other.addresses);
       EXPECT_EQ(one.layouts, other.layouts);
     }
@@ -188,36 +188,55 @@ TEST(FixedAddresses, OfTheDevicesOwnMemoryStayWhateverGraphPoolsDo) {
 
 // --- Layouts.
 
-// Two blocks of one size are freed in one order or the other: the next request has either.
-std::vector<PoolLayout> layouts_after(const std::vector<int>& order, Bytes size,
-                                      EventSink* recorder = nullptr, std::uint64_t seed = 0) {
+// Two blocks of one size are freed in one order or the other, and the next requests have either.
+Seen seen_after(const std::vector<int>& order, Bytes size, EventSink* recorder = nullptr,
+                std::uint64_t seed = 0) {
   SimDevice device({.address_seed = seed});
   const Stream stream = device.new_stream();
   DeviceHeap heap(device, {}, recorder);
+  Seen seen;
   std::vector<void*> blocks;
   for (int i = 0; i < 3; ++i) blocks.push_back(allocate(heap, size, stream));
   for (int round = 0; round < 4; ++round) {
     for (const int i : order) free(heap, blocks[i]);
-    for (const int i : {0, 1}) blocks[i] = allocate(heap, size, stream);
+    for (const int i : {0, 1}) {
+      blocks[i] = allocate(heap, size, stream);
+      seen.addresses.push_back(Address::of(blocks[i]));
+    }
   }
-  return heap.layouts();
+  seen.layouts = heap.layouts();
+  return seen;
 }
 
 TEST(Layouts, DifferWhereABlockLiesElsewhereThoughAllSizesAreEqual) {
   for (const Bytes size : {1_KiB, 4_MiB}) {
-    const auto one = layouts_after({0, 1}, size), other = layouts_after({1, 0}, size);
-    EXPECT_EQ(one.front().placements, other.front().placements);
-    EXPECT_NE(one.front().hash, other.front().hash);
-    EXPECT_EQ(one, layouts_after({0, 1}, size));
+    const Seen one = seen_after({0, 1}, size), other = seen_after({1, 0}, size);
+    EXPECT_EQ(one.layouts.front().placements, other.layouts.front().placements);
+    EXPECT_EQ(one.layouts.front().hash == other.layouts.front().hash,
+              one.addresses == other.addresses);
+    EXPECT_EQ(one.layouts, seen_after({0, 1}, size).layouts);
   }
+  EXPECT_NE(seen_after({0, 1}, 1_KiB).addresses, seen_after({1, 0}, 1_KiB).addresses)
+      << "the fast path gives out what was freed last";
+}
+
+TEST(Layouts, DifferWhereABlockIsLargerThoughItLiesInTheSamePlace) {
+  const auto layouts = [](Bytes first) {
+    SimDevice device;
+    DeviceHeap heap(device);
+    (void)allocate(heap, first, device.new_stream());
+    return heap.layouts();
+  };
+  EXPECT_NE(layouts(1_KiB), layouts(2_KiB));
+  EXPECT_NE(layouts(40_MiB), layouts(41_MiB));
 }
 
 TEST(Layouts, AreTheSameWhetherSomebodyRecordsAndWhereverTheDriverPutsMemory) {
   Nobody nobody;
   for (const Bytes size : {1_KiB, 4_MiB}) {
-    const auto plain = layouts_after({0, 1}, size);
-    EXPECT_EQ(plain, layouts_after({0, 1}, size, &nobody));
-    EXPECT_EQ(plain, layouts_after({0, 1}, size, nullptr, 12345));
+    const std::vector<PoolLayout> plain = seen_after({0, 1}, size).layouts;
+    EXPECT_EQ(plain, seen_after({0, 1}, size, &nobody).layouts);
+    EXPECT_EQ(plain, seen_after({0, 1}, size, nullptr, 12345).layouts);
   }
 }
 

@@ -83,6 +83,24 @@ TEST_F(GraphPoolWatched, WhoNeedsMemoryTakesItOnceTheLaunchIsDone) {
   EXPECT_LE(reserved(), kBlock + device_.granularity());
 }
 
+class GraphPoolWatchedFixed : public GraphPoolWatched {
+ protected:
+  GraphPoolWatchedFixed() : GraphPoolWatched({.addresses = Addresses::fixed}) {}
+};
+
+TEST_F(GraphPoolWatchedFixed, AGraphIsGoneOnlyOnceTheHostWaitedForIt) {
+  GraphPool pool(*heap_);
+  const ExecutableHandle executable = captured(pool);
+  run_and_drop(pool, executable, c_);
+  EXPECT_FALSE(pool.give_back_pages());
+  device_.finish();
+  EXPECT_FALSE(pool.give_back_pages()) << "a slower GPU would have it still";
+  EXPECT_GE(pool.statistics().kept_bytes, kBlock);
+  ASSERT_TRUE(heap_->trim(0_B, Trim::waits).ok());
+  EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
+  EXPECT_EQ(reserved(), 0_B);
+}
+
 TEST_F(GraphPoolWatched, AGraphThatIsReleasedBeforeItIsDestroyedKeepsItsMemoryUntilThen) {
   GraphPool pool(*heap_);
   const ExecutableHandle executable = captured(pool);

@@ -153,7 +153,8 @@ Statistics DeviceHeap::statistics() const { return impl_->pools.statistics(); }
 std::vector<PoolLayout> DeviceHeap::layouts() const {
   std::vector<PoolLayout> all{impl_->pools.own().layout()};
   for (const std::shared_ptr<CapturePool>& pool : impl_->pools.graph_pools()) {
-    if (!pool->is_closed()) all.push_back(pool->layout());
+    const CapturePool::Held held = pool->hold();
+    if (!held.is_closed) all.push_back(pool->layout());
   }
   return all;
 }

@@ -163,21 +163,21 @@ class StreamHeap {
   }
   if (!held_.cache().empty()) [[likely]] {
     const BlockCache::Cached& newest = held_.cache().newest();
+    const DeviceFold::Levels levels = served_.fold.levels_with(newest.size, requested);
+    Address at;
     const auto take = [&](auto& record) WEIR_NO_THREAD_ANALYSIS {
-      if (record.uses || !held_.suits(record)) return Address{};
+      if (record.uses || !held_.suits(record)) return false;
       mark_live(record, requested);
       layout_.add(item_of(record));
-      return begin_of(record);
-    };
-    const bool fits =
-        newest.size == round_up(requested, kGrain) && served_.fold.has_room(newest.size, requested);
-    const Address at = fits ? newest.block.visit(take) : Address{};
-    if (at.value != 0) [[likely]] {
+      at = begin_of(record);
       held_.take_newest();
-      served_.fold.allocate(newest.size, requested);
+      served_.fold.allocate(levels, size_of(record), requested);
       mutex_.unlock();
+      return true;
+    };
+    const bool fits = newest.size == round_up(requested, kGrain) && served_.fold.has_room(levels);
+    if (fits && newest.block.visit(take)) [[likely]]
       return at;
-    }
   }
   misses = true;
   return {};
@@ -187,20 +187,24 @@ class StreamHeap {
   if (!mutex_.try_lock()) return false;
   const BlockRef block =
       held_.blocks().is_own(*run) ? HeapBlocks::live_in(run, address) : BlockRef();
-  if (!block || block.uses() || fast_stream_ == kNoStream || served_.pages->over_limit())
-      [[unlikely]] {
+  if (!block || fast_stream_ == kNoStream || served_.pages->over_limit()) [[unlikely]] {
     mutex_.unlock();
     return false;
   }
-  if (!held_.caches_at_once() || !served_.fold.lags()) [[unlikely]]
-    return free_and_unlock(block);
-  block.visit([&](auto& record) WEIR_NO_THREAD_ANALYSIS {
+  const auto cache = [&](auto& record) __attribute__((always_inline)) WEIR_NO_THREAD_ANALYSIS {
+    if (record.uses) [[unlikely]] {
+      mutex_.unlock();
+      return false;
+    }
+    if (!held_.caches_at_once() || !served_.fold.lags()) [[unlikely]]
+      return free_and_unlock(BlockRef(&record));
     held_.take_back(record);
     record.state = BlockState::cached;
     held_.put_in_cache({size_of(record), BlockRef(&record)});
-  });
-  mutex_.unlock();
-  return true;
+    mutex_.unlock();
+    return true;
+  };
+  return block.visit(cache);
 }
 
 }  // namespace weir

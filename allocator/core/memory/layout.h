@@ -18,12 +18,14 @@ class Layout {
   static std::uint64_t place(std::uint64_t region, Bytes offset) {
     return (region << kOffsetBits) + offset.count;
   }
-  // What a block counts as; of a small one, from what its slab counts as.
+  // What a block counts as.
   static std::uint64_t item(std::uint64_t place, Bytes size) {
-    return scramble(place * kMultiplier + size.count);
+    return scramble(place * kGolden + size.count);
   }
-  static std::uint64_t small_item(std::uint64_t slab, std::uint16_t grain, std::uint16_t grains) {
-    return slab + (std::uint64_t{grains} << 16 | grain) * kSmall;
+  // Of a small block in a slab of which address 0 would count as `slab`. (The sum must not be the
+  // same where a larger block begins as much earlier.)
+  static std::uint64_t small_item(std::uint64_t slab, Address at, Bytes size) {
+    return slab + at.value + size.count * 8;
   }
 
   // From here on it is of the pool's `stream`-th stream.
@@ -34,7 +36,9 @@ class Layout {
 
  private:
   static constexpr int kOffsetBits = 44;
-  static constexpr std::uint64_t kMultiplier = 0x27bb2ee687b0b0fd, kSmall = 0x9e3779b97f4a7c15;
+  static constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
+  // Odd, and of 31 bits, which an instruction has room for.
+  static constexpr std::uint64_t kMultiplier = 0x5851f42d;
   // Source: the finaliser of splitmix64 (Steele, Lea and Flood 2014).
   static constexpr std::uint64_t scramble(std::uint64_t x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;

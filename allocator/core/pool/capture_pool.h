@@ -120,10 +120,6 @@ class CapturePool final : private OnPoolEvents,
   std::vector<PageHeap::UnmappedPage> try_spare(Bytes wanted);
   // Nobody will bind requests to it any more.
   void close();
-  bool is_closed() const {
-    const MutexLock lock(mutex_);
-    return closed_;
-  }
   // If it is closed, and has no graphs, live blocks or pages, its heaps and addresses go, and
   // nothing is to be asked of it any more.
   bool end_if_gone();

@@ -132,9 +132,6 @@ class Allocator {
   // zeros, an empty snapshot, no tags.
   Statistics statistics(int device = kCurrentDevice) const;
   HeapSnapshot snapshot(int device = kCurrentDevice) const;
-  // Where each pool of the device placed blocks, as a number that two runs, or ranks, compare. Of a
-  // device that was not used yet: none.
-  std::vector<PoolLayout> layouts(int device = kCurrentDevice) const;
 
   // Writes the snapshot of `device` to a file: JSON, gzipped when the name ends in ".gz".
   void write_snapshot(const std::string& path, int device = kCurrentDevice) const;

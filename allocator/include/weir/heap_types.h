@@ -91,17 +91,6 @@ enum class Shortage {
   out_of_memory,
 };
 
-// Where a pool placed blocks since it was opened, as a number: equal in two runs, or two ranks,
-// exactly if each stream's blocks had the same sizes and places in the same order (up to a chance
-// of 2^-64). Places count from the start of the pool's own addresses, streams in the order in which
-// they first asked the pool.
-struct PoolLayout {
-  std::uint64_t pool = 0;  // GraphPool::id(); 0: the device heap's own
-  std::uint64_t placements = 0;
-  std::uint64_t hash = 0;
-  friend bool operator==(const PoolLayout&, const PoolLayout&) = default;
-};
-
 struct BlockInfo {
   Address address;
   Bytes bytes;      // rounded up to kGrain

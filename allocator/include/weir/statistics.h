@@ -47,6 +47,17 @@ struct HeapStatistics {
   friend bool operator==(const HeapStatistics&, const HeapStatistics&) = default;
 };
 
+// Where a pool placed blocks since it was opened, as a number: equal in two runs, or two ranks,
+// exactly if each stream's blocks had the same sizes and places in the same order (up to a chance
+// of 2^-64). Places count from the start of the pool's own addresses, streams in the order in which
+// they first asked the pool.
+struct PoolLayout {
+  std::uint64_t pool = 0;  // GraphPool::id(); 0: the device heap's own
+  std::uint64_t placements = 0;
+  std::uint64_t hash = 0;
+  friend bool operator==(const PoolLayout&, const PoolLayout&) = default;
+};
+
 // Of one device heap; gauges named as in HeapStatistics cover all its heaps.
 struct Statistics {
   Gauge live_blocks, live_bytes, requested_bytes;
@@ -66,6 +77,7 @@ struct Statistics {
   std::vector<HeapStatistics> heaps;  // by HeapId
   // Those made at least once, in the order of DeviceCall. Only Allocator::statistics() has them.
   std::vector<DeviceCallCount> driver_calls;
+  std::vector<PoolLayout> layouts;  // DeviceHeap::layouts(); only Allocator::statistics() has them
   friend bool operator==(const Statistics&, const Statistics&) = default;
 };
 

@@ -87,6 +87,8 @@ std::string row_of(const Program& program, const Failure& failure) {
     }
     case Failure::Kind::broken_books:
       return "broken books";
+    case Failure::Kind::moved_in_time:
+      return "fixed addresses";
     case Failure::Kind::capture_lost:
       return raw ? "5 another library's capture" : "capture lost";
     case Failure::Kind::refused:

@@ -14,6 +14,7 @@
 
 #include "weir/device.h"
 #include "weir/result.h"
+#include "weir/statistics.h"
 #include "weir/types.h"
 
 namespace weir::contract {
