@@ -103,7 +103,7 @@ Slab& Slabs::add(Tile* run) {
   slab.run = run;
   slab.begin = run->begin;
   slab.size = run->size;
-  slab.item = run->item - run->begin.value;
+  slab.shift = run->item - Layout::item(0, run->begin, run->size);
   slab.position = slabs_.size() - 1;
   SmallTile* const all = take_record();
   all->slab = &slab;

@@ -42,7 +42,7 @@ struct Slab {
   Bytes size;
   Bytes used;
   Bytes live;                                  // of `used`, by live blocks: its heap counts them
-  std::uint64_t item = 0;                      // of address 0 (Layout)
+  std::uint64_t shift = 0;                     // its region's (Layout)
   std::size_t position = 0;                    // among its heap's slabs
   std::array<SmallTile*, kStretches> first{};  // null: none begins there
 
@@ -87,7 +87,7 @@ struct SmallTile {
   friend Bytes size_of(const SmallTile& tile) { return tile.size(); }
   friend Bytes requested_of(const SmallTile& tile) { return {tile.held.requested}; }
   friend std::uint64_t item_of(const SmallTile& tile) {
-    return Layout::small_item(tile.slab->item, tile.begin(), tile.size());
+    return Layout::item(tile.slab->shift, tile.begin(), tile.size());
   }
 };
 static_assert(sizeof(SmallTile) <= 56, "there are as many as small blocks");

@@ -39,7 +39,7 @@ Result<Range> Commit::map_home(const Owner& owner, Address at, const std::vector
       return std::move(status).error();
     }
     mappings_.fill(home);
-    heap_.tables.pages.add(next->id, handle, home, owner.id).place = mappings_.place_of(home.begin);
+    heap_.tables.pages.add(next->id, handle, home, owner.id).shift = mappings_.shift_at(home.begin);
     all.size += size;
   }
   return all;
@@ -100,7 +100,7 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
 
   if (Status room = mappings_.have_room_for_row(all); !room) return std::move(room).error();
   StitchedRow& row = heap_.tables.rows.add(all, request.owner.id);
-  row.place = mappings_.place_of(row.begin);
+  row.shift = mappings_.shift_at(row.begin);
   for (Page* const page : pages) {
     const HeldPage again{page->id, {page->handle, page->size}};
     if (Status status = mappings_.map(request.owner, again, row.begin + row.size); !status) {
@@ -169,8 +169,7 @@ Tile* Commit::claim(Request& request, Tile* head, Range home) {
   if (!fences.empty()) request.status = heap_.reuse.wait_for(request, fences);
   if (!request.status) return nullptr;
   Tile* const tile = take(request.owner, head, home, Tile::Kind::used);
-  const Page& page = heap_.tables.pages.at(home.begin);
-  tile->item = Layout::item(page.place + (home.begin - page.home).count, home.size);
+  tile->item = Layout::item(heap_.tables.pages.at(home.begin).shift, home.begin, home.size);
   tile->heap.store(request.owner.heap, std::memory_order_relaxed);
   return tile;
 }
@@ -196,7 +195,7 @@ Tile* Commit::claim_row(Request& request, StitchedRow& row) {
   tile->size = request.size;
   tile->kind = Tile::Kind::used;
   tile->row = &row;
-  tile->item = Layout::item(row.place + row.lead.count, request.size);
+  tile->item = Layout::item(row.shift, row.run(), request.size);
   row.tile = tile;
   heap_.index.enter(tile);
   tile->heap.store(request.owner.heap, std::memory_order_relaxed);

@@ -44,7 +44,7 @@ struct Page {
   HeapId heap;  // whose request it was mapped for
   Address home;
   Bytes size;
-  std::uint64_t place = 0;      // of `home`, for the Layout
+  std::uint64_t shift = 0;      // its region's (Layout)
   std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   Kept kept = Kept::no;
   std::uint32_t unmapped = 0;      // while it sleeps: how many of its mappings are gone

@@ -14,18 +14,13 @@ namespace weir {
 // Of one stream: in order of its placements. Not thread-safe.
 class Layout {
  public:
-  // A place in a pool.
-  static std::uint64_t place(std::uint64_t region, Bytes offset) {
-    return (region << kOffsetBits) + offset.count;
+  // What turns an address of a region into a place: the region's number, and the offset there.
+  static std::uint64_t shift(std::uint64_t region, Address begin) {
+    return (region << kOffsetBits) - begin.value;
   }
-  // What a block counts as.
-  static std::uint64_t item(std::uint64_t place, Bytes size) {
-    return scramble(place * kGolden + size.count);
-  }
-  // Of a small block in a slab of which address 0 would count as `slab`. (The sum must not be the
-  // same where a larger block begins as much earlier.)
-  static std::uint64_t small_item(std::uint64_t slab, Address at, Bytes size) {
-    return slab + at.value + size.count * 8;
+  // What a block counts as. (Not the same where a larger block begins as much earlier.)
+  static std::uint64_t item(std::uint64_t shift, Address at, Bytes size) {
+    return shift + at.value + size.count * 8;
   }
 
   // From here on it is of the pool's `stream`-th stream.
@@ -36,7 +31,6 @@ class Layout {
 
  private:
   static constexpr int kOffsetBits = 44;
-  static constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15;
   // Odd, and of 31 bits, which an instruction has room for.
   static constexpr std::uint64_t kMultiplier = 0x5851f42d;
   // Source: the finaliser of splitmix64 (Steele, Lea and Flood 2014).

@@ -89,11 +89,11 @@ Result<Range> Mappings::reserve(Bytes least) {
 }
 
 // The latest first: it is the one that is being filled.
-std::uint64_t Mappings::place_of(Address at) const {
+std::uint64_t Mappings::shift_at(Address at) const {
   const auto region = std::find_if(regions_.rbegin(), regions_.rend(), [&](const Region& each) {
     return each.begin <= at && at < each.end();
   });
-  return Layout::place(region->number, at - region->begin);
+  return Layout::shift(region->number, region->begin);
 }
 
 Result<Address> Mappings::room_for(Bytes bytes) {

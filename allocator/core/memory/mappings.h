@@ -72,8 +72,8 @@ class Mappings {
     std::uint64_t number = 0;
   };
   const std::vector<Region>& regions() const { return regions_; }
-  // Of an address in a region, for the Layout.
-  std::uint64_t place_of(Address at) const;
+  // Layout::shift() of the region that the address lies in.
+  std::uint64_t shift_at(Address at) const;
   // Mappings without access, which the driver would not take back yet: nobody uses them.
   const std::vector<Range>& strays() const { return strays_; }
   // Rows that are to be unmapped.

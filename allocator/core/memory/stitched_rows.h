@@ -42,7 +42,7 @@ struct StitchedRow {
   Bytes size;               // bytes of all its pages, but for the lead
   Bytes reserved;           // addresses from `begin` on
   HeapId heap;              // whose request it was mapped for
-  std::uint64_t place = 0;  // of `begin`, for the Layout
+  std::uint64_t shift = 0;  // its region's (Layout)
   State state = State::idle;
   std::vector<Page*> pages;         // mapped, side by side
   Tile* tile = nullptr;             // used: the run that has it
