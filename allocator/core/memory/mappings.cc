@@ -285,7 +285,7 @@ std::uint64_t Mappings::retire_rows() {
         now - row->used_at <= kLongUnused) {
       continue;
     }
-    const Result<bool> over = heap_.timelines.long_over(row->users);
+    const Result<bool> over = heap_.timelines.over_or_wait(row->users, Timelines::Asks::looks);
     if (!over || !*over) continue;
     retire(*row);
     return now;

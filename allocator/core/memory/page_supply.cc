@@ -165,12 +165,15 @@ FenceSet PageSupply::users() const {
   return users;
 }
 
-// Pages that lie side by side often wait for the same: the device is asked once.
+// Pages that lie side by side often wait for the same: the device is asked once. Where it is not
+// asked the host waits, but not for work that waits for other processes, or for the host itself.
 Result<bool> PageSupply::is_over(const Page& page, FenceSet& pending) {
   FenceSet users = heap_.tables.users_of(page);
   if (users.empty()) return true;
   if (users == pending) return false;
-  Result<bool> complete = heap_.timelines.complete(users);
+  const bool may_wait = !heap_.remote_work.any() && heap_.rules.reuse != ReusePolicy::no_wait;
+  Result<bool> complete = may_wait ? heap_.timelines.over_or_wait(users, Timelines::Asks::remembers)
+                                   : heap_.timelines.complete(users);
   if (complete && !*complete) pending = std::move(users);
   return complete;
 }

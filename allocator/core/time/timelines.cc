@@ -260,10 +260,15 @@ Result<bool> Timelines::complete(const FenceSet& fences, Asks asks) {
   return true;
 }
 
-Result<bool> Timelines::long_over(const FenceSet& fences) {
-  if (polls_ == Polls::yes) return complete(fences, Asks::looks);
+Result<bool> Timelines::over_or_wait(const FenceSet& fences, Asks asks) {
+  if (polls_ == Polls::yes) return complete(fences, asks);
   bool recorded = true;
   for (const Fence fence : fences) {
+    if (stream(fence.timeline).is_in_capture()) {
+      Result<bool> past = complete(fence, asks);
+      if (!past || !*past) return past;
+      continue;
+    }
     const MutexLock lock(mutex_);
     Timeline& mine = timelines_[fence.timeline.value];
     if (is_complete(fence) || mine.covering(fence.sequence) != nullptr) continue;

@@ -145,9 +145,9 @@ class Timelines {
   // the program decides.
   enum class Asks { remembers, looks, reports };
   Result<bool> complete(const FenceSet& fences, Asks asks = Asks::remembers);
-  // The same of work of long ago (Asks::looks). With Polls::no the first call records what is to be
-  // waited for, and a later one waits: as a rule for nothing.
-  Result<bool> long_over(const FenceSet& fences);
+  // The same of work that is to be over before memory is unmapped. With Polls::no the first call
+  // records what is to be waited for, and a later one waits.
+  Result<bool> over_or_wait(const FenceSet& fences, Asks asks);
   // An error counts as no.
   bool is_seen_complete(const FenceSet& fences) {
     const Result<bool> over = complete(fences);
