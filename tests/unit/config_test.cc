@@ -233,7 +233,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 16);
+  EXPECT_EQ(rows, 17);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {
