@@ -74,7 +74,8 @@ int run_soak(Options options) {
   catch_signals();
   options.signal = &caught_signal;
   std::cout << "soak: seed " << options.seed << ", " << options.seconds << " s on "
-            << (options.simulated ? "the simulated device" : "a GPU") << std::endl;
+            << (options.simulated ? "the simulated device" : "a GPU")
+            << (options.fixed_addresses ? ", at fixed addresses" : "") << std::endl;
   const Result<Outcome> ran = run(options);
   if (!ran.ok()) {
     std::cerr << "soak: " << ran.error().message() << "\n";
@@ -132,6 +133,8 @@ int parse_and_run(int argc, char** argv) {
          "find which of them has to do with a failure")
       ->delimiter(',')
       ->check(CLI::Validator(is_no_worker, "NAME"));
+  app.add_flag("--fixed-addresses", options.fixed_addresses,
+               "Of the allocator that lives as long as the soak");
   app.add_flag("--cuda", cuda, "On a GPU (without: on the simulated device)");
   app.add_option("--ordinal", options.ordinal, "Of the CUDA device")
       ->transform(whole_number(0, 1023))

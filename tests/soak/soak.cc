@@ -130,7 +130,10 @@ class Session {
   Session(const Options& options, std::unique_ptr<stress::Gpu> gpu, OpenGpu open)
       : options_(options),
         machine_(std::move(gpu)),
-        world_(machine_, {.log = LogLevel::off}, complaints_) {
+        world_(machine_,
+               {.addresses = options.fixed_addresses ? Addresses::fixed : Addresses::any,
+                .log = LogLevel::off},
+               complaints_) {
     for (int i = 0; i < kSharedStreams; ++i) {
       if (Result<Stream> stream = machine_.gpu().new_stream(); stream.ok()) {
         world_.streams.push_back(*stream);

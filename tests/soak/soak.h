@@ -23,6 +23,7 @@ struct Options {
   unsigned threads = 2;              // that use eager blocks, beside the others
   double streams_per_minute = 2;     // that go and come on the allocator that lives long
   std::vector<std::string> without;  // workers that stay idle, by name
+  bool fixed_addresses = false;      // of the allocator that lives long
   bool simulated = true;
   int ordinal = 0;  // of the CUDA device
   Plant plant = Plant::none;
