@@ -159,6 +159,22 @@ TEST(FixedAddresses, ThatTheDriverRefusesAreOthersAndCountedWherePreferred) {
   EXPECT_EQ(undisturbed.statistics().regions_elsewhere, 0u);
 }
 
+TEST(FixedAddresses, BeyondWhatAHeapHasAreAnErrorAndOthersWherePreferred) {
+  constexpr Bytes kTooMany = 3_TiB;  // the device's own memory has 2
+  for (const Addresses addresses : {Addresses::fixed, Addresses::prefer}) {
+    SimDevice device({.memory = 8_TiB});
+    const Stream stream = device.new_stream();
+    DeviceHeap heap(device, {.addresses = addresses});
+    const Result<void*> block = heap.allocate(kTooMany, stream);
+    EXPECT_EQ(block.ok(), addresses == Addresses::prefer);
+    EXPECT_EQ(heap.statistics().regions_elsewhere, addresses == Addresses::prefer ? 1u : 0u);
+    if (block.ok()) continue;
+    EXPECT_THAT(block.error().message(), HasSubstr("2.00 TiB of addresses of the device's own"));
+    EXPECT_THAT(block.error().message(), HasSubstr("WEIR_ADDRESSES=prefer"));
+    EXPECT_EQ(Address::of(allocate(heap, 1_MiB, stream)), kFirst) << "what fits is served still";
+  }
+}
+
 TEST(FixedAddresses, OfTwoHeapsOfAProcessLieInWindowsOfTheirOwn) {
   SimDevice device;
   const std::unique_ptr<SimDevice> second = device.new_device();

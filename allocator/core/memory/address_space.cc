@@ -13,16 +13,21 @@ Result<Range> AddressSpace::reserve(Bytes least, Bytes most, Bytes unit, bool of
   const MutexLock lock(mutex_);
   Result<Address> at = Error(ErrorCode::device, "");
   for (Bytes size = most;; size = std::max(least, round_up(size / 4, unit))) {
-    if (mode_ == Addresses::any) {
-      at = device_.reserve(size, unit);
-    } else if (const Address wanted = vacancy(size, of_graph_pool); wanted != Address{}) {
+    const Address wanted = mode_ == Addresses::any ? Address{} : vacancy(size, of_graph_pool);
+    if (wanted != Address{}) {
       at = reserve_in_window(size, wanted, unit);
       // What comes later must not depend on how much the driver happened to have there.
       if (!at && mode_ == Addresses::fixed) return std::move(at).error();
-    } else {
+    } else if (mode_ == Addresses::fixed) {
       at = Error(ErrorCode::device,
-                 "WEIR_ADDRESSES: a window of " + format(kWindow) + " has no " + format(size) +
-                     " of addresses left: close graph pools, or set WEIR_ADDRESSES=any");
+                 "WEIR_ADDRESSES=fixed: of the " + format(of_graph_pool ? kWindow - kOwn : kOwn) +
+                     " of addresses of " +
+                     (of_graph_pool ? "graph pools" : "the device's own memory") + " no " +
+                     format(size) + " are free in one piece: set WEIR_ADDRESSES=prefer, which " +
+                     "takes others and counts them");
+    } else {
+      at = device_.reserve(size, unit);
+      if (at && mode_ == Addresses::prefer) count_elsewhere({*at, size});
     }
     if (at) return Range{*at, size};
     if (size == least) return std::move(at).error();
@@ -43,10 +48,16 @@ Result<Address> AddressSpace::reserve_in_window(Bytes size, Address wanted, Byte
                      "sanitizer: move that, or set WEIR_ADDRESSES=prefer, which takes what the "
                      "driver gives and counts it");
   } else if (at) {
-    observer_.emit(
-        {.kind = EventKind::region_elsewhere, .heap = kNoHeap, .address = *at, .bytes = size});
+    count_elsewhere({*at, size});
   }
   return at;
+}
+
+void AddressSpace::count_elsewhere(Range region) {
+  observer_.emit({.kind = EventKind::region_elsewhere,
+                  .heap = kNoHeap,
+                  .address = region.begin,
+                  .bytes = region.size});
 }
 
 Address AddressSpace::vacancy(Bytes size, bool of_graph_pool) const {

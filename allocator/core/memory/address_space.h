@@ -43,6 +43,7 @@ class AddressSpace {
 
  private:
   Result<Address> reserve_in_window(Bytes size, Address wanted, Bytes unit) WEIR_REQUIRES(mutex_);
+  void count_elsewhere(Range region);
   // The lowest addresses that are free; zero: there are none.
   Address vacancy(Bytes size, bool of_graph_pool) const WEIR_REQUIRES(mutex_);
 
