@@ -52,14 +52,20 @@ struct Tile {
   std::uint32_t tiles = 1;
   Kind kind = Kind::vacant;
   BlockState state = BlockState::live;  // used, and no slab
-  Tile* edge = nullptr;        // a run's head: the run's last tile; the last tile: the head
+  union {
+    Tile* edge = nullptr;  // a run's head: the run's last tile; the last tile: the head
+    std::uint64_t name;    // used: the request that it was placed for (RequestHistory)
+  };
   StitchedRow* row = nullptr;  // the stitched row that the used tile lies in, or the part is of
 
   // Free, the note: who freed the tile; up to which point of that timeline others wait; and when,
   // counted in requests.
   TimelineId by = kNobody;  // kNobody: its bytes were never used
   Sequence released;
-  std::uint64_t freed_at = 0;
+  union {
+    std::uint64_t freed_at = 0;
+    std::uint64_t item;  // used: what it counts as in its stream's Layout
+  };
 
   BlockUsesPtr uses;                        // other streams that use the tile, or did
   BlockUsesPtr late;                        // used: fences that the page heap added meanwhile
@@ -67,8 +73,6 @@ struct Tile {
 
   Slab* slab = nullptr;     // used, as a slab; null: as a block
   Bytes requested;          // live: what the program asked for
-  std::uint64_t name = 0;   // used: the request that it was placed for (RequestHistory)
-  std::uint64_t item = 0;   // used: what it counts as in its stream's Layout
   std::uint32_t epoch = 0;  // live: the capture epoch of its allocation (StreamHeap::move_to)
   AllocationTime allocated_at;
 

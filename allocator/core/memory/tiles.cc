@@ -243,6 +243,7 @@ Tile* Tiles::take(Tile* head, Range range, Tile::Kind kind) {
   tile->kind = kind;
   used_ += range.size;
   if (kind == Tile::Kind::used) {
+    tile->name = 0;
     index_.enter(tile);
   } else {
     index_.enter_part(tile);
