@@ -282,7 +282,7 @@ Plan Placer::stitched(Request& request, Skip&& skip) {
     Address begin = head.begin;
     if (skip(head, head.run_range())) {
       (void)Tiles::visit_notes(&head, head.run_range(), [&](const Tile& tile) {
-        if (!skip(tile, tile.range())) return true;
+        if (!skip(head, tile.range())) return true;
         add(begin, tile.begin);
         begin = tile.end();
         return true;

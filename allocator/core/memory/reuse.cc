@@ -154,9 +154,10 @@ bool Reuse::is_over(Request& request, Fence fence) {
   if (not_over && fence.timeline == not_over->timeline && fence.sequence >= not_over->sequence) {
     return false;
   }
-  if (timelines_.is_seen_complete(fence)) return true;
-  request.not_over = fence;
-  return false;
+  // (An error counts as no, here alone.)
+  const Result<bool> over = timelines_.complete(fence);
+  if (over && !*over) request.not_over = fence;
+  return over && *over;
 }
 
 bool Reuse::is_refused(Request& request, const Tile* head, Range home) {
