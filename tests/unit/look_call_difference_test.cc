@@ -140,6 +140,18 @@ TEST(CallDifference, PoolsAreMatchedByOrderOfUse) {
   EXPECT_THAT(difference_text(found), HasSubstr("on stream 5 in graph pool 17"));
 }
 
+TEST(CallDifference, APoolsRowsAreNotThoseOfAPoolThatHadTheirAddressesBefore) {
+  const auto made = [](std::uint64_t second) {
+    return program(kGiB, 5, [=](HandMade& all) {
+      all.add({.kind = EventKind::heap_open, .heap = {9}, .stream = 5, .pool = 17});
+      all.allocate(3 * kGiB, 1_KiB, 5, 9).deallocate(3 * kGiB);
+      all.add({.kind = EventKind::heap_open, .heap = {10}, .stream = 5, .pool = 18});
+      all.allocate(second, 1_KiB, 5, 10);
+    });
+  };
+  EXPECT_THAT(between(made(3 * kGiB), made(7 * kGiB)).differs, IsEmpty());
+}
+
 TEST(CallDifference, SaysWhatWeirDidJustBeforeAndWhereItsWorkDifferedFirst) {
   const HandMade before = program(kGiB, 5, [](HandMade& made) {
     made.wait(5, 6).allocate(kGiB, 1_KiB, 5).page(1).map(1, kGiB + HandMade::kPage.count);
@@ -258,12 +270,49 @@ TEST_F(RingDifference, ADifferenceFromBeforeTheRingsIsSaid) {
   EXPECT_THAT(difference_text(found), HasSubstr("What was live before call 5 differs already"));
 }
 
-TEST_F(RingDifference, RecordingsWithoutACallInCommonSaySo) {
+TEST_F(RingDifference, RecordingsWithoutACallInCommonSayWhichEndsBefore) {
   HandMade before = program(), after = program();
+  after.allocate(kGiB + 65536, 8_KiB).initial().allocate(kGiB + 131072, 1_KiB);
   after.recording.calls_before = 100;
-  const CallDifference found = between(before, after);
-  EXPECT_EQ(found.same, 0u);
-  EXPECT_THAT(difference_text(found), HasSubstr("No call is in both"));
+  for (const bool swapped : {false, true}) {
+    const CallDifference found = swapped ? between(after, before) : between(before, after);
+    EXPECT_EQ(found.same, 0u);
+    EXPECT_FALSE(found.lived_otherwise) << "nothing of that time is known of the one that ended";
+    const std::string text = difference_text(found);
+    EXPECT_THAT(text, HasSubstr("No call is in both"));
+    EXPECT_THAT(
+        text, HasSubstr("ends with call " +
+                        std::to_string(found.before.call ? found.after.last : found.before.last)));
+  }
+}
+
+TEST_F(RingDifference, ARecordingWithoutCallsSaysHowTheyAreRecorded) {
+  HandMade none;
+  const std::string text = difference_text(between(program(), none));
+  EXPECT_THAT(text, HasSubstr("has no calls"));
+  EXPECT_THAT(text, HasSubstr("WEIR_RECORD"));
+}
+
+TEST_F(RingDifference, WhatWeirDidBeforeTheFirstCallOfARingIsNotCompared) {
+  HandMade before = program(), after = program();
+  before.initial().wait(5, 6);
+  after.initial();
+  for (HandMade* made : {&before, &after}) {
+    made->allocate(kGiB + 32768, 1_KiB).allocate(kGiB + 65536, 1_KiB);
+  }
+  before.recording.calls_before = after.recording.calls_before = 4;
+  EXPECT_EQ(between(before, after).worked_otherwise, 0u);
+  before.wait(5, 6);
+  for (HandMade* made : {&before, &after}) made->allocate(kGiB + 131072, 1_KiB);
+  EXPECT_EQ(between(before, after).worked_otherwise, 7u);
+}
+
+TEST(CallDifference, OfADamagedRecordingMayBeWhatIsMissing) {
+  HandMade before = program(), after = program();
+  after.allocate(kGiB + 65536, 1_KiB);
+  EXPECT_THAT(difference_text(between(before, after)), Not(HasSubstr("what is missing")));
+  after.recording.damage = "a block is damaged";
+  EXPECT_THAT(difference_text(between(before, after)), HasSubstr("may be what is missing"));
 }
 
 }  // namespace

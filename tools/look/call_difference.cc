@@ -126,6 +126,8 @@ class CallReader {
   CallSide side() {
     CallSide side{recording_.source, call_, stack(), work_, mark(), 0, recording_.dropped};
     side.calls = count_all();
+    side.last = recording_.calls_before + side.calls;
+    side.damaged = !recording_.damage.empty();
     return side;
   }
 
@@ -133,6 +135,7 @@ class CallReader {
   // Segments of plain memory lie anywhere; all other rows begin at a multiple of this.
   static constexpr std::uint64_t kRow = std::uint64_t{1} << 30;
   static constexpr std::uint64_t kSegment = std::uint64_t{1} << 63;
+  static constexpr int kRowBits = 34;  // of addresses of 64 bits
 
   struct Segment {
     std::uint64_t end, number;
@@ -169,7 +172,7 @@ class CallReader {
       const auto pool = pool_of_heap_.find(call.event.heap.value);
       call.pool_id = pool == pool_of_heap_.end() ? event.pool : pool->second;
       call.pool = pools_.of(call.pool_id);
-      call.place = place(event.address);
+      call.place = place(event.address, call.pool);
     }
     if (event.kind == EventKind::allocate) live_[event.address.value] = {event, number_};
     if (event.kind == EventKind::deallocate && found != live_.end()) live_.erase(found);
@@ -187,13 +190,16 @@ class CallReader {
     return {address.value / kRow, address.value % kRow};
   }
 
-  CallPlace place(Address address) {
+  // Rows are a pool's own: the driver may give one pool the addresses that another gave back.
+  CallPlace place(Address address, std::uint64_t pool) {
     const auto [row, offset] = row_of(address);
+    const bool is_segment = (row & kSegment) != 0;
+    const std::uint64_t key = is_segment ? row : pool << kRowBits | row;
     const std::size_t met = rows_.size();
-    CallPlace place{.row = rows_.of(row), .offset = Bytes{offset}};
-    if (rows_.size() > met && (row & kSegment) == 0) {
-      place.below = rows_.known(row - 1);
-      place.above = rows_.known(row + 1);
+    CallPlace place{.row = rows_.of(key), .offset = Bytes{offset}};
+    if (rows_.size() > met && !is_segment) {
+      place.below = rows_.known(key - 1);
+      place.above = rows_.known(key + 1);
     }
     return place;
   }
@@ -247,13 +253,16 @@ CallDifference first_difference(const Recording& before, const Recording& after)
   CallDifference found{.first = std::max(before.calls_before, after.calls_before) + 1};
   a.skip_to(found.first);
   b.skip_to(found.first);
-  found.lived_otherwise = a.live() != b.live();
+  const bool both_begin = a.number() + 1 == found.first && b.number() + 1 == found.first;
+  found.lived_otherwise = both_begin && a.live() != b.live();
   std::deque<RecordedCall> previous;
   while (true) {
     const bool has_a = a.next(), has_b = b.next();
     const bool both = has_a && has_b;
     found.differs = differences(a.call(), b.call());
-    if (found.worked_otherwise == 0 && both && !is_same_work(a, b)) {
+    // (What came before a ring's first call is in the ring only in part.)
+    const bool whole = found.first == 1 || found.same > 0;
+    if (found.worked_otherwise == 0 && both && whole && !is_same_work(a, b)) {
       found.worked_otherwise = a.number();
     }
     if (!both || !found.differs.empty()) break;

@@ -19,7 +19,8 @@
 
 namespace weir {
 
-// Where a block lies. Rows are 1 GiB of addresses each, a segment of plain memory one of its own.
+// Where a block lies. Rows are 1 GiB of a pool's addresses each, a segment of plain memory one of
+// its own.
 struct CallPlace {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
@@ -50,12 +51,14 @@ struct CallSide {
   std::vector<Event> weir_did;           // since the call before
   std::string mark;                      // the program's last remark before; empty: none
   std::uint64_t calls = 0, dropped = 0;  // in the recording; lost, so that numbers may be wrong
+  std::uint64_t last = 0;                // number of the recording's last call
+  bool damaged = false;                  // calls may be missing
 };
 
 struct CallDifference {
   std::uint64_t first = 1;             // number of the first call that both have
   std::uint64_t same = 0;              // so many are the same from there on
-  bool lived_otherwise = false;        // what was live before `first` differs already
+  bool lived_otherwise = false;        // what was live before `first` differs already, in both
   std::vector<std::string> differs;    // in which respects; empty: no call differs
   CallSide before, after;              // `call`: where `differs`
   std::vector<RecordedCall> previous;  // the last of the same calls, oldest first, of `before`

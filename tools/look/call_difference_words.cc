@@ -95,10 +95,27 @@ std::string side_text(const CallSide& side) {
 }
 
 std::string not_exact(const CallSide& side) {
-  if (side.dropped == 0) return {};
-  return shown(fmt::format("{} lacks {}, which came too fast: later numbers of calls are wrong.",
-                           side.source, counted(side.dropped, "event")),
-               0);
+  std::string text;
+  if (side.dropped > 0) {
+    text += shown(fmt::format("{} lacks {}, which came too fast: later numbers of calls are wrong.",
+                              side.source, counted(side.dropped, "event")),
+                  0);
+  }
+  if (side.damaged) {
+    text +=
+        shown(side.source + " is damaged or ends early: what differs may be what is missing.", 0);
+  }
+  return text;
+}
+
+// Why no call of this recording is in the other one, too.
+std::string no_call(const CallSide& side, std::uint64_t first) {
+  if (side.calls == 0) {
+    return side.source + " has no calls: WEIR_RECORD and WEIR_RECORD_RING record them.";
+  }
+  if (side.last >= first) return {};
+  return fmt::format("{} ends with call {}, and the other begins with call {}.", side.source,
+                     with_commas(side.last), with_commas(first));
 }
 
 std::string summary(const CallDifference& difference) {
@@ -108,13 +125,13 @@ std::string summary(const CallDifference& difference) {
           ? fmt::format("The same {}", counted(difference.same, "call"))
           : fmt::format("The same {} from call {} on, the first that both have",
                         counted(difference.same, "call"), with_commas(difference.first));
-  if (difference.differs.empty()) {
-    if (difference.same == 0) return "No calls are recorded.";
-    return text + (difference.moved == 0 ? ", at the same addresses." : ", at the same places.");
+  if (difference.same == 0 && (difference.differs.empty() || difference.differs.front() == "end")) {
+    const std::string before = no_call(difference.before, difference.first);
+    const std::string after = no_call(difference.after, difference.first);
+    return "No call is in both. " + before + (before.empty() || after.empty() ? "" : " ") + after;
   }
-  if (difference.same == 0 && difference.differs.front() == "end") {
-    return fmt::format("No call is in both: the one that begins later begins with call {}.",
-                       with_commas(difference.first));
+  if (difference.differs.empty()) {
+    return text + (difference.moved == 0 ? ", at the same addresses." : ", at the same places.");
   }
   return fmt::format("{}. Call {} differs ({}).", text, with_commas(last),
                      joined(difference.differs, ", "));
