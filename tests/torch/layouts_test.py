@@ -108,6 +108,10 @@ class Layouts(simulated.Simulated):
             self.assertIn("Rank 2 has memory at other places than rank 0", said["said"])
             self.assertIn("WEIR_RECORD_RING", said["said"])
 
+    def test_as_many_blocks_of_other_sizes_are_said_to_be_so(self):
+        for said in self.ranks("kept.append(tensor(12345 if rank == 2 and step == 3 else 99999))"):
+            self.assertIn("as many blocks", said["said"])
+
     def test_without_the_command_the_ranks_are_named_and_the_remedy(self):
         self.program.rename(self.program.with_name("hidden"))
         self.addCleanup(self.program.with_name("hidden").rename, self.program)

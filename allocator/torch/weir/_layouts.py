@@ -24,11 +24,11 @@ def step() -> None:
     """A step of the program ends: for recordings a mark, "step 1" and so on; and with WEIR_CHECK_LAYOUTS=N,
     once torch.distributed is initialised, each N-th step is a check_layouts()."""
     library = _in_use.active()
-    number = next(_steps)
-    _native.check(library, library.weir_record_mark(library.weir_torch_allocator(), f"step {number}".encode()))
     every = os.environ.get("WEIR_CHECK_LAYOUTS", "0").strip() or "0"
     if not every.isdecimal():
         raise _native.Problem(f"WEIR_CHECK_LAYOUTS is {every!r}: a number of steps; 0: never")
+    number = next(_steps)
+    _native.check(library, library.weir_record_mark(library.weir_torch_allocator(), f"step {number}".encode()))
     if int(every) and number % int(every) == 0:
         import torch.distributed as dist
 
@@ -92,29 +92,35 @@ def _two_that_differ(layouts: list[_Layout]) -> tuple[int, int]:
 
 
 def _summary(one: int, usual: _Layout, other: int, odd: _Layout) -> str:
+    differs = f"Rank {other} has memory at other places than rank {one}"
+    if not usual or not odd:
+        return f"{differs}: rank {one if usual == [] else other} has not used the device."
     if len(usual) != len(odd):
-        return f"Rank {other} has memory at other places than rank {one}: {len(odd)} pools, not {len(usual)}."
+        return f"{differs}: {len(odd)} pools, not {len(usual)}."
     at, (ours, theirs) = next((at, pair) for at, pair in enumerate(zip(usual, odd)) if pair[0] != pair[1])
-    pool = "the device's own memory" if at == 0 else f"pool {at} of {len(usual) - 1}"
-    return (f"Rank {other} has memory at other places than rank {one}: in {pool} rank {other} placed "
-            f"{theirs[0]:,} blocks, rank {one} {ours[0]:,}.")
+    pool = "the device's own memory" if at == 0 else f"the graph pool that was opened as number {at} of {len(usual) - 1}"
+    if ours[0] == theirs[0]:
+        return f"{differs}: in {pool} both placed as many blocks ({ours[0]:,}), but some elsewhere or of other sizes."
+    return f"{differs}: in {pool} rank {other} placed {theirs[0]:,} blocks, rank {one} {ours[0]:,}."
 
 
-def _ring(device: int) -> bytes | None:
-    """A recording of this rank's latest calls; None: there is none."""
+def _ring(device: int) -> bytes | str:
+    """A recording of this rank's latest calls; or why there is none."""
     library = _in_use.active()
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "ring.weir")
         if library.weir_record_write(library.weir_torch_allocator(), os.fsencode(path)) != 0:
-            return None
+            return library.weir_last_error().decode(errors="replace")
         path = path if device == 0 else path.with_name(f"ring.{device}.weir")
-        return path.read_bytes() if path.exists() else None
+        return path.read_bytes() if path.exists() else f"nothing was recorded of device {device}"
 
 
-def _first_difference(rings: dict[int, bytes | None]) -> str:
+def _first_difference(rings: dict[int, bytes | str]) -> str:
     """In words, of two ranks' rings."""
-    if None in rings.values():
-        return "To have the first call that differs named, set WEIR_RECORD_RING=16MiB in all ranks."
+    for rank, ring in rings.items():
+        if isinstance(ring, str):
+            return ("To have the first call that differs named, set WEIR_RECORD_RING=16MiB in all ranks "
+                    f"(rank {rank}: {ring}).")
     with tempfile.TemporaryDirectory() as folder:
         names = [f"rank {rank}" for rank in rings]
         for name, ring in zip(names, rings.values()):
@@ -127,6 +133,9 @@ def _first_difference(rings: dict[int, bytes | None]) -> str:
                     "(--config-settings=cmake.define.WEIR_TOOLS=ON).")
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"The first call that differs is not known: {error}."
-    if done.returncode != 0:
+    words = done.stdout.split("\n\n", 1)[-1].strip()
+    if not words:
         return f"The first call that differs is not known: {done.stderr.strip()}"
-    return done.stdout.split("\n\n", 1)[-1].strip()
+    if "differs (" not in words and words.startswith("The same"):
+        return "Their rings have the same calls: the first difference is older (a larger WEIR_RECORD_RING has it)."
+    return words
