@@ -57,7 +57,9 @@ Json json_of(const Statistics& all) {
 }
 
 Json json_of(const PoolLayout& layout) {
-  return {{"pool", layout.pool}, {"placements", layout.placements}, {"hash", layout.hash}};
+  return {{"pool", layout.pool},
+          {"placements", layout.placements},
+          {"hash", fmt::format("{:016x}", layout.hash)}};  // many readers of JSON round numbers
 }
 
 Json json_of(const HeapInfo& heap) {

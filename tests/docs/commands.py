@@ -63,7 +63,6 @@ NOT_RUN = [
     ("performance", r"^bench/fragmentation/run --(ablation|without)", "takes minutes; bench.fragmentation.without runs a part"),
     ("", r"^build/release/bin/weir_micro", OTHER_TARGET),
     ("", r"^build/\S+/(tests|fuzz)/", OTHER_TARGET),
-    ("comm", r"^tests/comm/", OTHER_TARGET),
     ("comm", r"^weir comm check$", "its output is of the machine; the synopsis above is run"),
 ]
 # Words in a synopsis that stand for something: what the test puts there.

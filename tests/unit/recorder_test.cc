@@ -83,6 +83,11 @@ TEST_F(RecorderFile, HoldsEveryFieldOfEveryKind) {
   events.push_back({.kind = EventKind::pool_close, .time = 6_ms, .pool = 3});
   events.push_back(
       {.kind = EventKind::context_events_lost, .time = 7_ms, .stream = 40, .other = 1});
+  events.push_back({.kind = EventKind::region_elsewhere,
+                    .heap = kNoHeap,
+                    .time = 8_ms,
+                    .address = {std::uint64_t{1} << 46},
+                    .bytes = 1_GiB});
   ASSERT_EQ(events.size(), static_cast<std::size_t>(kEventKinds));
   {
     const auto recorder =

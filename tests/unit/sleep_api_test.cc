@@ -107,10 +107,11 @@ TEST_F(SleepApi, ARecordingShowsTheMemoryGoAndComeBackAndSaysWhy) {
   ASSERT_TRUE(recording.ok()) << recording.error().message();
   std::vector<std::string> marks;
   for (const RecordedMark& mark : recording->marks) marks.push_back(mark.text);
-  EXPECT_THAT(marks, testing::ElementsAre("sleep: cache", HasSubstr("asleep: 40.0 MiB"),
-                                          "wake: all tags", HasSubstr("awake: 40.0 MiB"),
-                                          "sleep: all tags", HasSubstr("40.0 MiB copied"),
-                                          "wake: all tags", HasSubstr("40.0 MiB copied")));
+  EXPECT_THAT(marks,
+              testing::ElementsAre("sleep: cache", HasSubstr("asleep: 40.0 MiB"), "wake: all tags",
+                                   HasSubstr("awake: 40.0 MiB"), "sleep: all tags",
+                                   HasSubstr("40.0 MiB copied"), "wake: all tags",
+                                   HasSubstr("40.0 MiB copied"), HasSubstr("layout: pool 0")));
   std::uint64_t least = ~std::uint64_t{0};
   StatisticsFold fold;
   for (const Event& event : recording->events) {

@@ -33,6 +33,16 @@ class SnapshotTest : public test::RecordingFiles {
   Stream a_ = device_.new_stream(), b_ = device_.new_stream();
 };
 
+TEST_F(SnapshotTest, HasTheHashOfEachPoolsLayoutAsText) {
+  DeviceHeap heap(device_);
+  ASSERT_TRUE(heap.allocate(1_MiB, a_).ok());
+  ASSERT_TRUE(write_snapshot(heap.snapshot(), path_).ok());
+  const json layout = json::parse(test::content_of(path_))["layouts"][0];
+  const std::string hash = layout["hash"];
+  EXPECT_EQ(std::stoull(hash, nullptr, 16), heap.layouts()[0].hash);
+  EXPECT_EQ(layout["placements"], 1);
+}
+
 TEST_F(SnapshotTest, SaysOfEachBlockWhoseItIsAndWhoUsesIt) {
   DeviceHeap heap(device_);
   void* const plain = *heap.allocate(1_MiB, a_);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "replay/json.h"
@@ -98,8 +100,9 @@ Json outcome_json(const ReplayOutcome& outcome) {
   }
   json["layouts"] = Json::array();
   for (const PoolLayout& each : report.layouts) {
-    json["layouts"].push_back(
-        {{"pool", each.pool}, {"placements", each.placements}, {"hash", each.hash}});
+    json["layouts"].push_back({{"pool", each.pool},
+                               {"placements", each.placements},
+                               {"hash", fmt::format("{:016x}", each.hash)}});
   }
   if (!report.first_race.empty()) json["first_race"] = report.first_race;
   if (report.failure) json["error"] = failure_json(*report.failure);
