@@ -62,8 +62,7 @@ def suspend(device: int, groups: list[tuple[str, object, dict[str, int]]]) -> in
     """Returns how many bytes these groups gave back. No work of the device may be under way."""
     given = 0
     for name, backend, stats in groups:
-        _tell(device, name, backend.suspend, " (the memory of tags sleeps, and the groups before it do; wake() is for "
-              "both)")
+        _tell(device, name, backend.suspend, " (Weir's memory and the groups before it sleep already: wake() wakes them)")
         _suspended.setdefault(device, set()).add(name)
         given += stats["suspend"]
     return given
@@ -75,7 +74,7 @@ def resume(device: int) -> int:
     if names := _suspended.get(device):
         for name, backend, stats in list(_groups(device)):
             if name in names and stats["suspended"]:
-                _tell(device, name, backend.resume, " (wake() may be called again, by every rank)")
+                _tell(device, name, backend.resume, " (call wake() again, in every rank)")
                 taken += stats["suspend"]
         del _suspended[device]  # with groups that were destroyed meanwhile
     return taken
