@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import hashlib
 import itertools
 import os
 import pathlib
+import pickle
 import subprocess
 import tempfile
 
@@ -48,8 +50,7 @@ def check_layouts(group: object = None, device: object = None) -> None:
     layout = [value for _, value in sorted(_memory.layout(device).items())]
     if _all_have(_hash_of(layout), group):
         return
-    layouts: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(layouts, layout, group)
+    layouts = [_from(rank, layout, group) for rank in range(dist.get_world_size(group))]
     one, other = _two_that_differ(layouts)
     mine = _ring(_memory._device(device)) if dist.get_rank(group) in (one, other) else None
     ring = _from(one, mine, group)
@@ -67,21 +68,34 @@ def _all_have(value: int, group: object) -> bool:
     import torch
     import torch.distributed as dist
 
-    on_host = "cpu:" in dist.get_backend_config(group)
-    both = torch.tensor([value, ~value], dtype=torch.int64, device="cpu" if on_host else "cuda")
+    both = torch.tensor([value, ~value], dtype=torch.int64, device=_place(group))
     dist.all_reduce(both, op=dist.ReduceOp.MIN, group=group)
     least, inverse_of_most = both.tolist()
     return least == ~inverse_of_most
 
 
-def _from(rank: int, value: object, group: object) -> object:
-    """What `value` is in that rank of the group."""
+def _place(group: object) -> str:
+    """Where the group takes tensors."""
     import torch.distributed as dist
 
-    box = [value]
+    return "cpu" if "cpu:" in dist.get_backend_config(group) else "cuda"
+
+
+# (PyTorch's own collectives of objects need NumPy.)
+def _from(rank: int, value: object, group: object) -> object:
+    """What `value` is in that rank of the group."""
+    import torch
+    import torch.distributed as dist
+
     source = rank if group is None else dist.get_global_rank(group, rank)
-    dist.broadcast_object_list(box, source, group)
-    return box[0]
+    data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(_place(group))
+    size = torch.tensor([data.numel()], dtype=torch.int64, device=data.device)
+    dist.broadcast(size, source, group)
+    if dist.get_rank(group) != rank:
+        data = torch.empty(int(size), dtype=torch.uint8, device=data.device)
+    dist.broadcast(data, source, group)
+    data = data.cpu()
+    return pickle.loads(ctypes.string_at(data.data_ptr(), data.numel()))
 
 
 def _two_that_differ(layouts: list[_Layout]) -> tuple[int, int]:
