@@ -61,8 +61,8 @@ Mappings::~Mappings() {
   for (const Region& region : regions_) {
     if (heap_.tables.tiles.at(region.begin) != nullptr)
       heap_.tables.tiles.remove_region(region.begin);
-    heap_.index.remove_region(region);
-    if (!heap_.rules.plain) (void)heap_.addresses.unreserve(region);
+    heap_.index.remove_region(region.range());
+    if (!heap_.rules.plain) (void)heap_.addresses.unreserve(region.range());
   }
 }
 
@@ -75,7 +75,7 @@ Result<Range> Mappings::reserve(Bytes least) {
     for (const Region& region : regions_) wanted += region.size * kPoolGrowth;
     wanted = std::min(wanted, kMostOfPool);
   }
-  const Result<Range> reserved =
+  Result<Range> reserved =
       heap_.addresses.reserve(least, std::max(least, wanted), unit, heap_.rules.of_graph_pool);
   if (!reserved) return reserved;
   const Range region = *reserved;
@@ -135,13 +135,13 @@ void Mappings::give_back_addresses() {
     const bool home = heap_.tables.tiles.at(region.begin) != nullptr;
     const Range tiled{region.begin, region.size - heap_.rules.granularity};
     if (home) heap_.tables.tiles.remove_region(region.begin);
-    heap_.index.remove_region(region);
-    if (!heap_.addresses.unreserve(region)) {
-      heap_.index.add_region(region);
+    heap_.index.remove_region(region.range());
+    if (!heap_.addresses.unreserve(region.range())) {
+      heap_.index.add_region(region.range());
       if (home) heap_.tables.tiles.add_region(tiled);
       return false;
     }
-    if (!home) heap_.tables.rows.remove_region(region);
+    if (!home) heap_.tables.rows.remove_region(region.range());
     return true;
   });
 }

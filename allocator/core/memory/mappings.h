@@ -70,6 +70,7 @@ class Mappings {
   // Reserved addresses; the first region of the heap is number 0.
   struct Region : Range {
     std::uint64_t number = 0;
+    Range range() const { return {begin, size}; }
   };
   const std::vector<Region>& regions() const { return regions_; }
   // Layout::shift() of the region that the address lies in.
