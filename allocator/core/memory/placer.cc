@@ -28,9 +28,10 @@ constexpr std::uint64_t kRecentShare = 64, kNearlyAllShare = 10;
 // one in so many bytes of what the device's heaps hold. (A program that has much of it comes to
 // this again and again.)
 constexpr std::uint64_t kElsewhereShare = 10, kEnoughElsewhere = 3;
-// Where mappings are not affordable any more, by this share; but not for requests of more than one
-// in so many bytes of the most ever in use, which find no room in pieces, however much is free.
-constexpr double kSlackWithoutRemaps = 0.080;
+// Where mappings are not affordable any more, by this share (bench/results has memory over driver
+// time); but for requests of more than one in so many bytes of the most ever in use, which find no
+// room in pieces, however much is free, only where they have not been affordable for long.
+constexpr double kSlackWithoutRemaps = 0.095;
 constexpr std::uint64_t kLargeShare = 32;
 
 // Stitched rows that are looked at, and how much larger than the request they may be.
@@ -253,10 +254,8 @@ Plan Placer::grow_little(Request& request) {
 }
 
 Plan Placer::grow_unaffordably(Request& request) {
-  if (!request.may_prefer_new() || affords_row(request.size) ||
-      request.size > tables_.peak_used / kLargeShare) {
-    return {};
-  }
+  if (!request.may_prefer_new() || affords_row(request.size)) return {};
+  if (request.size > tables_.peak_used / kLargeShare && !remaps_.is_far_overdrawn()) return {};
   Plan plan = growth(request);
   const Bytes beside{
       static_cast<std::uint64_t>(kSlackWithoutRemaps * as_double(tables_.peak_used))};

@@ -23,6 +23,9 @@ class RemapBudget {
   }
   void spend(std::uint64_t mappings) { mappings_ = saved() - static_cast<double>(mappings); }
   bool affords(std::uint64_t mappings) { return saved() >= static_cast<double>(mappings); }
+  // By 0.2 s: the program never repeats. (No recorded one comes to that, not with other sizes
+  // either.)
+  bool is_far_overdrawn() { return saved() < -8 * kMost; }
 
  private:
   // A mapping of a page that exists takes 20.4 us on an H200 (map 0.4 us, set access 20 us).
