@@ -245,6 +245,67 @@ Program sleepers(const GeneratedFamily&, std::uint64_t seed, HistoryLength lengt
   return program;
 }
 
+// Set-up on a stream that is not used again, then training steps on another: what the first one
+// freed serves them, or is lost. (As reported of Megatron-LM, in half the size: 20.5 GiB of 221.)
+Program side_stream(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+  constexpr unsigned kBuffers = 38, kLayers = 48, kWeights = 6;
+  Program program;
+  Calls calls(program);
+  Random random(seed);
+  std::vector<std::uint32_t> buffers, weights;
+  for (unsigned i = 0; i < kBuffers; ++i) {
+    buffers.push_back(calls.allocate(random.size(128_MiB, 512_MiB), 1));
+  }
+  calls.free_all(buffers);
+  for (unsigned i = 0; i < kLayers * kWeights; ++i) {
+    weights.push_back(calls.allocate(random.size(64_MiB, 512_MiB), 0));
+  }
+  const std::vector<std::uint64_t> sizes = random.sizes(kLayers, 256_MiB, 2_GiB);
+  for (unsigned phase = 0; phase < length.phases; ++phase) {
+    for (unsigned step = 0; step < std::max(1U, length.pairs / (2 * kLayers)); ++step) {
+      std::vector<std::uint32_t> activations;
+      for (const std::uint64_t bytes : sizes) activations.push_back(calls.allocate(bytes, 0));
+      for (; !activations.empty(); activations.pop_back()) {
+        const std::uint32_t gradient = calls.allocate(sizes[activations.size() - 1], 0);
+        calls.free(activations.back());
+        calls.free(gradient);
+      }
+    }
+    calls.end_phase();
+  }
+  calls.free_all(weights);
+  calls.finish();
+  return program;
+}
+
+// A model is loaded in a pool that stays, and each layer's weights are then replaced by slightly
+// larger ones. (As reported of vLLM's sleep mode: the pool ends with 71 GiB that nothing can use.)
+Program converted(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+  constexpr unsigned kLayers = 94, kWeights = 8, kScratch = 4;
+  Program program;
+  Calls calls(program);
+  Random random(seed);
+  for (unsigned phase = 0; phase < length.phases; ++phase) {
+    std::vector<std::uint32_t> weights;
+    const std::vector<std::uint64_t> sizes = random.sizes(kWeights, 32_MiB, 192_MiB);
+    for (unsigned i = 0; i < kLayers * kWeights; ++i) {
+      weights.push_back(calls.allocate(sizes[i % kWeights], 0, 1));
+    }
+    for (std::uint32_t& weight : weights) {
+      const std::uint64_t bytes = sizes[(&weight - weights.data()) % kWeights];
+      std::vector<std::uint32_t> scratch;
+      for (unsigned i = 0; i < kScratch; ++i) scratch.push_back(calls.allocate(bytes / 4, 0, 1));
+      const std::uint32_t padded = calls.allocate(bytes + bytes / 32, 0, 1);
+      calls.free(std::exchange(weight, padded));
+      calls.free_all(scratch);
+    }
+    calls.free_all(weights);
+    calls.end_phase();
+  }
+  calls.finish();
+  return program;
+}
+
 std::vector<GeneratedFamily> all_families() {
   std::vector<GeneratedFamily> families;
   for (const bench::Family& family : bench::families()) {
@@ -254,6 +315,10 @@ std::vector<GeneratedFamily> all_families() {
       {"phases", "weights, and layers whose number and sizes change with each phase", &phases});
   families.push_back({"pools", "8 sessions, a pool each that goes as a whole, 5 streams", &pools});
   families.push_back({"sleepers", "3 engines that sleep in turns, a stream each", &sleepers});
+  families.push_back({"side-stream",
+                      "set-up on a stream that is used once, then training on another",
+                      &side_stream});
+  families.push_back({"converted", "weights in a pool, each replaced by a larger one", &converted});
   return families;
 }
 
