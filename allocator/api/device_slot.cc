@@ -55,7 +55,8 @@ Result<std::unique_ptr<DeviceSlot>> DeviceSlot::open(const Config& config, int n
     return std::move(status).error();
   slot->heap_->captures().on_context_events_lost(
       [number](ContextEventsLost why) { log_loss(number, why); });
-  slot->recordings_ = std::make_unique<Recordings>(device, *slot->heap_, config, number);
+  slot->recordings_ =
+      std::make_unique<Recordings>(device, *slot->calls_, *slot->heap_, config, number);
   if (Status status = slot->recordings_->begin(); !status.ok()) return std::move(status).error();
   log(LogLevel::info, fmt::format("device {}: {}", number, device.name()));
   return slot;

@@ -10,10 +10,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "weir/config.h"
 #include "weir/device.h"
 #include "weir/device_heap.h"
+#include "weir/metered_device.h"
 #include "weir/recorder.h"
 #include "weir/result.h"
 
@@ -23,8 +25,10 @@ namespace weir {
 // nothing is written.
 class Recordings {
  public:
-  // All must outlive this. `number`: of the device in its allocator.
-  Recordings(Device& device, DeviceHeap& heap, const Config& config, int number);
+  // All must outlive this. `calls`: the device as the heap calls it. `number`: of the device in its
+  // allocator.
+  Recordings(Device& device, const MeteredDevice& calls, DeviceHeap& heap, const Config& config,
+             int number);
   // finish(), but for what can only be logged.
   ~Recordings();
   Recordings(const Recordings&) = delete;
@@ -58,8 +62,12 @@ class Recordings {
   Status check_locked() const;
   Status start_locked(const std::string& path, std::optional<RecordStacks> stacks);
   Status stop_locked();
+  // What a recording ends with: marks that say where memory was placed, and which calls the driver
+  // got since it had `before`.
+  void mark_end(Recorder& recorder, const std::vector<DeviceCallCount>& before) const;
 
   Device& device_;
+  const MeteredDevice& calls_;
   DeviceHeap& heap_;
   const Config config_;
   const int number_;
@@ -68,8 +76,9 @@ class Recordings {
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
-  std::unique_ptr<Recorder> file_;  // null: none
-  std::string path_;                // of file_
+  std::unique_ptr<Recorder> file_;             // null: none
+  std::string path_;                           // of file_
+  std::vector<DeviceCallCount> calls_before_;  // those when file_ began
   int started_by_signal_ = 0;
   int snapshots_ = 0;
   std::optional<std::chrono::steady_clock::time_point> ring_written_;  // when memory ran out last

@@ -95,7 +95,8 @@ TEST_F(AllocatorRecording, RecordsWhatItIsAskedToRecord) {
   EXPECT_EQ(recording.device, device_.name());
   EXPECT_EQ(recording.device_bytes, device_.memory_info()->total);
   EXPECT_EQ(allocations(recording), 10);
-  ASSERT_THAT(recording.marks, SizeIs(2));
+  ASSERT_THAT(recording.marks, SizeIs(3));
+  EXPECT_EQ(recording.marks[2].text, "driver calls: reserve 1, create 1, map 1, set_access 1");
   EXPECT_THAT(recording.marks[1].text, testing::StartsWith("layout: pool 0: "));
   EXPECT_EQ(recording.marks[0].text, "the end");
 }
@@ -399,7 +400,7 @@ TEST_F(AllocatorRecording, InC) {
   }
   weir_destroy(allocator);
   EXPECT_EQ(allocations(read("c.weir")), 1);
-  EXPECT_THAT(read("c.weir").marks, SizeIs(2));  // its own, and the layout
+  EXPECT_THAT(read("c.weir").marks, SizeIs(3));  // its own, the layout, and the driver's calls
   EXPECT_THAT(files(), ElementsAre("c.json", "c.weir", "none.weir", "stacks.weir"));
 }
 

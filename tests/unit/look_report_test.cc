@@ -60,6 +60,20 @@ TEST(Report, WhyEventsOfTheContextWereGivenUpIsShown) {
   EXPECT_THAT(report_text(report_of(HandMade().recording)), Not(HasSubstr("were given up")));
 }
 
+TEST(Report, CallsToTheDriverAreThoseThatTheRecordingEndsWith) {
+  HandMade made;
+  EXPECT_THAT(report_text(report_of(made.recording)), Not(HasSubstr("Calls to it")));
+  made.recording.marks = {{{1000}, "driver calls: map 1"},
+                          {{2000}, "driver calls: create 20, map 4 (3000000 ns), unmap 4 (99 ns)"}};
+  const Report report = report_of(made.recording);
+  EXPECT_THAT(report_text(report), HasSubstr("Calls to it: 4 map in 3.00 ms, 4 unmap in 99 ns, 20 "
+                                             "create; in all 3.00 ms of the host's time"));
+  EXPECT_EQ(nlohmann::json::parse(report_json(report))["driver_calls"],
+            nlohmann::json::parse(R"({"create": {"calls": 20, "ns": 0},
+                                      "map": {"calls": 4, "ns": 3000000},
+                                      "unmap": {"calls": 4, "ns": 99}})"));
+}
+
 TEST(Report, EveryByteThatNobodyAskedForHasOneCause) {
   HandMade made;
   made.add({.kind = EventKind::heap_open, .heap = {5}, .stream = 9, .pool = 3});

@@ -111,7 +111,8 @@ TEST_F(SleepApi, ARecordingShowsTheMemoryGoAndComeBackAndSaysWhy) {
               testing::ElementsAre("sleep: cache", HasSubstr("asleep: 40.0 MiB"), "wake: all tags",
                                    HasSubstr("awake: 40.0 MiB"), "sleep: all tags",
                                    HasSubstr("40.0 MiB copied"), "wake: all tags",
-                                   HasSubstr("40.0 MiB copied"), HasSubstr("layout: pool 0")));
+                                   HasSubstr("40.0 MiB copied"), HasSubstr("layout: pool 0"),
+                                   HasSubstr("copy_to_host 6")));
   std::uint64_t least = ~std::uint64_t{0};
   StatisticsFold fold;
   for (const Event& event : recording->events) {

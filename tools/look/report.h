@@ -14,6 +14,7 @@
 
 #include "look/origin.h"
 #include "weir/recording.h"
+#include "weir/statistics.h"
 
 namespace weir {
 
@@ -151,6 +152,8 @@ struct Report {
   Nanoseconds length;
   std::uint64_t events = 0, dropped = 0, streams = 0, pools = 0;
   Totals totals;
+  // Of the host to the driver, as a recording of Weir's says at its end; empty: it does not.
+  std::vector<DeviceCallCount> driver_calls;
   Moment peak_live;  // the first of its kind
   // The file has a peak: memory rose after its beginning. Else what came before may have been more.
   bool shows_peak = true;

@@ -172,6 +172,10 @@ std::string report_json(const Report& report) {
                                {"time_us", microseconds(first->time)},
                                {"why", name_of(first->why)}};
   }
+  json["driver_calls"] = Json::object();
+  for (const DeviceCallCount& each : report.driver_calls) {
+    json["driver_calls"][std::string(each.call)] = {{"calls", each.calls}, {"ns", each.time.count}};
+  }
   json["growth"] = list_of(report.growth, growth_json);
   json["advice"] = list_of(report.advice, advice_json);
   json["stacks"] = report.stacks;

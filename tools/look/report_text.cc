@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "look/report.h"
 #include "replay/report_table.h"
@@ -327,6 +331,25 @@ class Writer {
                     with_commas(totals.pages_released), in_words(totals.released),
                     counted(totals.maps, "mapping"), with_commas(totals.unmaps),
                     with_commas(totals.mappings_peak)));
+    driver_calls();
+  }
+
+  // Those that took most of the host's time first; without times, those made most often.
+  void driver_calls() {
+    std::vector<DeviceCallCount> calls = report_.driver_calls;
+    if (calls.empty()) return;
+    std::ranges::stable_sort(calls, std::greater{}, [](const DeviceCallCount& each) {
+      return std::pair(each.time, each.calls);
+    });
+    Nanoseconds all;
+    std::string text;
+    for (const DeviceCallCount& each : calls) {
+      all += each.time;
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", with_commas(each.calls), each.call);
+      if (each.time.count > 0) text += " in " + in_words(each.time);
+    }
+    if (all.count > 0) text += "; in all " + in_words(all) + " of the host's time";
+    say("Calls to it: " + text);
   }
 
   void advice() {
