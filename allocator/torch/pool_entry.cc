@@ -31,5 +31,40 @@ weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t sec
   });
 }
 
+// Pools with a source, in the order in which they were opened: `pool` counts from 1. As
+// weir_layout() otherwise.
+weir_status_t weir_torch_source_layouts(int32_t device, weir_pool_layout_t* pools, size_t size,
+                                        size_t* needed) {
+  return c::guarded([&] {
+    *needed = 0;
+    for (const auto& [id, source] : pools_of(device, "layouts").sources()) {
+      if (id == PoolId{0, 0}) continue;  // what is not cached
+      const PoolLayout layout = source->layout();
+      if (*needed < size) pools[*needed] = {*needed + 1, layout.placements, layout.hash};
+      ++*needed;
+    }
+  });
+}
+
+// Of the pool-th of these the latest placements, oldest first, three numbers each: bytes asked for,
+// the segment's number, the offset in it.
+weir_status_t weir_torch_source_placements(int32_t device, uint64_t pool, uint64_t* numbers,
+                                           size_t size, size_t* needed) {
+  return c::guarded([&] {
+    *needed = 0;
+    for (const auto& [id, source] : pools_of(device, "layouts").sources()) {
+      if (id == PoolId{0, 0} || --pool > 0) continue;
+      for (const SegmentPool::Placement& each : source->placements()) {
+        for (const std::uint64_t number :
+             {each.requested.count, static_cast<std::uint64_t>(each.segment), each.offset.count}) {
+          if (*needed < size) numbers[*needed] = number;
+          ++*needed;
+        }
+      }
+      return;
+    }
+  });
+}
+
 }  // extern "C"
 }  // namespace weir::pytorch

@@ -15,6 +15,7 @@ constexpr Bytes kSmallSegment = 2_MiB;
 constexpr Bytes kLargeSegment = 20_MiB;
 constexpr Bytes kLeastOfItsOwn = 10_MiB;  // has a segment to itself
 constexpr Bytes kSegmentUnit = 2_MiB;
+constexpr std::size_t kPlacementsKept = 4096;
 
 Bytes block_bytes(Bytes requested) { return std::max(round_up(requested, kGrain), kGrain); }
 bool is_small(Bytes block) { return block <= kMostSmall; }
@@ -37,7 +38,7 @@ SegmentPool::~SegmentPool() {
 }
 
 SegmentPool::Free SegmentPool::key(const Segment& segment, Blocks::const_iterator block) {
-  return {segment.is_small, segment.stream.id, block->second.bytes, block->first};
+  return {segment.is_small, segment.stream.id, block->second.bytes, segment.number, block->first};
 }
 
 // With mutex_ held; the address lies in one of them.
@@ -48,7 +49,7 @@ SegmentPool::Segment& SegmentPool::segment_of(Address address) {
 void* SegmentPool::take_free(Bytes requested, Stream stream) {
   const Bytes bytes = block_bytes(requested);
   const std::lock_guard lock(mutex_);
-  const auto best = free_.lower_bound({is_small(bytes), stream.id, bytes, {}});
+  const auto best = free_.lower_bound({is_small(bytes), stream.id, bytes, 0, {}});
   if (best == free_.end() || best->is_small != is_small(bytes) || best->stream != stream.id) {
     return nullptr;
   }
@@ -69,6 +70,11 @@ void* SegmentPool::take(Segment& segment, Blocks::iterator at, Bytes requested) 
   }
   at->second.requested = requested;
   at->second.live = true;
+  ++placed_;
+  const auto number = static_cast<std::uint64_t>(segment.number);
+  layout_.add(Layout::item(Layout::shift(number, segment.address), address, bytes));
+  latest_.push_back({requested, segment.number, address - segment.address});
+  if (latest_.size() > kPlacementsKept) latest_.pop_front();
   return address.pointer();
 }
 
@@ -166,6 +172,16 @@ void SegmentPool::put_back(std::vector<Segment> segments) {
     free_.insert(key(segment, segment.blocks.begin()));
     segments_[segment.address] = std::move(segment);
   }
+}
+
+PoolLayout SegmentPool::layout() const {
+  const std::lock_guard lock(mutex_);
+  return {.placements = placed_, .hash = layout_.hash()};
+}
+
+std::deque<SegmentPool::Placement> SegmentPool::placements() const {
+  const std::lock_guard lock(mutex_);
+  return latest_;
 }
 
 bool SegmentPool::has_segments() const {

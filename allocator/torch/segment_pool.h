@@ -6,12 +6,14 @@
 // A request of at most 1 MiB is served from a segment of 2 MiB. A pool that caches serves one of
 // less than 10 MiB from a segment of 20 MiB, as PyTorch's own allocator does; any other request has
 // a segment of its own, rounded up to 2 MiB. The smallest free block of the stream that is large
-// enough is taken, and split; a freed block is merged with free neighbours. Blocks never change
-// stream. Who frees a block of a pool that caches has made sure that other streams are done with
-// it.
+// enough is taken, of equals that in the oldest segment, and split; a freed block is merged with
+// free neighbours. Blocks never change stream. So the same calls have the same places in the
+// segments, wherever these lie: symmetric memory relies on that. Who frees a block of a pool that
+// caches has made sure that other streams are done with it.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,7 +22,9 @@
 #include <set>
 #include <vector>
 
+#include "core/memory/layout.h"
 #include "weir/device.h"
+#include "weir/statistics.h"
 
 namespace weir::pytorch {
 
@@ -82,6 +86,16 @@ class SegmentPool {
   // device, as with cudaFree(). Where it can't wait, they stay.
   void empty();
 
+  // A block that was given: what was asked for, and where it lies.
+  struct Placement {
+    Bytes requested;
+    std::int32_t segment;  // its number
+    Bytes offset;
+  };
+  // All placements as numbers, and the latest ones, oldest first.
+  PoolLayout layout() const;
+  std::deque<Placement> placements() const;
+
   bool has_segments() const;
   std::vector<Segment> segments() const;
 
@@ -91,6 +105,7 @@ class SegmentPool {
     bool is_small;
     std::uint64_t stream;  // Stream::id
     Bytes bytes;
+    std::int32_t segment;  // its number
     Address address;
     auto operator<=>(const Free&) const = default;
   };
@@ -110,6 +125,9 @@ class SegmentPool {
   std::int32_t next_number_ = 0;         // guarded by mutex_
   std::map<Address, Segment> segments_;  // guarded by mutex_
   std::set<Free> free_;                  // guarded by mutex_; the free blocks of segments_
+  std::uint64_t placed_ = 0;             // guarded by mutex_, as what follows is
+  Layout layout_;
+  std::deque<Placement> latest_;
 };
 
 }  // namespace weir::pytorch

@@ -119,6 +119,23 @@ class Layouts(simulated.Simulated):
             self.assertIn("Rank 2 has memory at other places than rank 0", said["said"])
             self.assertIn("WEIR_TOOLS=ON", said["said"])
 
+    # As symmetric memory is given: the segments are another allocator's, and ranks must use them alike.
+    def test_a_pool_with_an_allocator_of_its_own_is_compared_block_by_block(self):
+        step = """if step == 1:
+        memory = torch.cuda.memory.CUDAPluggableAllocator('libc.so.6', 'malloc', 'free')
+        torch.held = memory, torch.cuda.MemPool(memory.allocator())
+    with torch.cuda.use_mem_pool(torch.held[1]):
+        [tensor(size) for size in (4000, 3 << 20, EXTRA)]"""
+        alike, odd = step.replace("EXTRA", "5000"), step.replace("EXTRA", "5000 if rank != 5 else 9000")
+        for said in self.ranks(alike):
+            self.assertEqual(said, {"step": 12, "said": None})
+        found = self.ranks(odd)
+        for said in found:
+            self.assertEqual((said["step"], said["said"]), (4, found[0]["said"]), said)
+        self.assertIn("in the MemPool with an allocator of its own that was opened as number 1", found[0]["said"])
+        self.assertIn("The first block of it that differs is number 3: rank 0 has 5,000 bytes at 4,096 in segment 0, "
+                      "rank 5 has 9,000 bytes at 4,096 in segment 0.", found[0]["said"])
+
     # What the group says, and no error of Weir's.
     def test_a_rank_that_dies_is_the_groups_own_error(self):
         found = self.ranks("if rank == 7 and step == 4: os._exit(1)")

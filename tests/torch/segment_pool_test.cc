@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/torch/fake_source.h"
@@ -39,6 +40,44 @@ void expect_sound(const SegmentPool& pool) {
     }
     EXPECT_EQ(at, segment.address + segment.bytes);
   }
+}
+
+// As on two ranks, whose drivers give other addresses.
+TEST(SegmentPool, PlacesFollowFromTheCallsWhereverTheSegmentsLie) {
+  SimDevice device({.check_races = false});
+  const std::array streams = {device.new_stream(), device.new_stream()};
+  const auto pool_whose_addresses = [&](bool rise) {
+    const auto give = [rise, next = std::uint64_t{1} << 40](Bytes, Stream) mutable {
+      next = rise ? next + (std::uint64_t{1} << 30) : next - (std::uint64_t{1} << 30);
+      return Address{next}.pointer();
+    };
+    return std::make_unique<SegmentPool>(
+        SegmentPool::Source{.allocate = give, .free = [](void*, Bytes) {}}, device, &ignore);
+  };
+  const auto rising = pool_whose_addresses(true), falling = pool_whose_addresses(false);
+  std::mt19937_64 random(1);
+  std::vector<std::pair<void*, void*>> live;
+  constexpr std::array kSizes = {1_KiB, 1_MiB, 3_MiB, 12_MiB};
+  for (int step = 0; step < 3000; ++step) {
+    if (live.size() < 20 || (live.size() < 80 && random() % 2 == 0)) {
+      const Bytes bytes = kSizes[random() % kSizes.size()];
+      const Stream stream = streams[random() % 2];
+      live.emplace_back(rising->allocate(bytes, stream), falling->allocate(bytes, stream));
+    } else {
+      std::swap(live[random() % live.size()], live.back());
+      ASSERT_TRUE(rising->deallocate(live.back().first).ok());
+      ASSERT_TRUE(falling->deallocate(live.back().second).ok());
+      live.pop_back();
+    }
+    ASSERT_EQ(rising->layout(), falling->layout()) << "step " << step;
+  }
+  (void)rising->allocate(1000_B, streams[0]);
+  (void)falling->allocate(2000_B, streams[0]);
+  EXPECT_EQ(rising->layout().placements, falling->layout().placements);
+  EXPECT_NE(rising->layout().hash, falling->layout().hash);
+  EXPECT_EQ(rising->placements().back().requested, 1000_B);
+  EXPECT_EQ(falling->placements().back().requested, 2000_B);
+  EXPECT_EQ(rising->placements().size(), rising->layout().placements);
 }
 
 TEST(SegmentPool, BlocksOfRandomProgramsNeverOverlapAndStayOnTheirStream) {

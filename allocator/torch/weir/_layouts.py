@@ -15,8 +15,11 @@ import tempfile
 
 from weir import _command, _in_use, _memory, _native
 
-# Of each pool, in the order in which they were made: its number may differ between ranks. (placements, hash)
+# Of each pool, by kind and then in the order in which they were made: its number may differ between ranks.
+# (name, placements, hash)
 _Layout = list
+
+_SOURCE = "the MemPool with an allocator of its own that was opened as number "
 
 _steps = itertools.count(1)
 _SECONDS = 60  # for the command, which takes one a million calls
@@ -47,15 +50,58 @@ def check_layouts(group: object = None, device: object = None) -> None:
     """
     import torch.distributed as dist
 
-    layout = [value for _, value in sorted(_memory.layout(device).items())]
+    layout = _layout(device)
     if _all_have(_hash_of(layout), group):
         return
     layouts = [_from(rank, layout, group) for rank in range(dist.get_world_size(group))]
     one, other = _two_that_differ(layouts)
-    mine = _ring(_memory._device(device)) if dist.get_rank(group) in (one, other) else None
-    ring = _from(one, mine, group)
-    words = _first_difference({one: ring, other: mine}) if dist.get_rank(group) == other else None
+    source = _source_that_differs(layouts[one], layouts[other])
+    mine = words = None
+    if dist.get_rank(group) in (one, other):
+        mine = _placements(source, device) if source else _ring(_memory._device(device))
+    theirs = _from(one, mine, group)
+    if dist.get_rank(group) == other:
+        words = (_first_placement if source else _first_difference)({one: theirs, other: mine})
     raise _native.Problem(f"{_summary(one, layouts[one], other, layouts[other])} {_from(other, words, group)}")
+
+
+def _layout(device: object) -> _Layout:
+    pools = _memory.layout(device)
+    own = [number for number in sorted(pools) if number >= 0]
+    names = {number: f"the graph pool that was opened as number {at} of {len(own) - 1}" if at else "the device's own memory"
+             for at, number in enumerate(own)}
+    for number in sorted((number for number in pools if number < 0), reverse=True):
+        names[number] = f"{_SOURCE}{-number}"
+    return [(name, *pools[number]) for number, name in names.items()]
+
+
+def _source_that_differs(usual: _Layout, odd: _Layout) -> int:
+    """The number of the MemPool with an allocator of its own that is the first to differ; 0: something else is."""
+    ours, theirs = next((pair for pair in zip(usual, odd) if pair[0] != pair[1]), (("",), ("",)))
+    return int(ours[0].removeprefix(_SOURCE)) if ours[0] == theirs[0] and ours[0].startswith(_SOURCE) else 0
+
+
+def _placements(source: int, device: object) -> tuple[int, list[tuple[int, ...]]]:
+    """How many blocks that MemPool placed; and of the latest bytes, segment and offset."""
+    library, number = _in_use.active(), _memory._device(device)
+    flat = _memory.numbers_of(library, ctypes.c_uint64,
+                              lambda *rest: library.weir_torch_source_placements(number, source, *rest))
+    return _memory.layout(device)[-source][0], list(zip(flat[0::3], flat[1::3], flat[2::3]))
+
+
+def _first_placement(of_ranks: dict[int, tuple[int, list[tuple[int, ...]]]]) -> str:
+    """In words, of two ranks' placements in one MemPool with an allocator of its own."""
+    placed = {rank: dict(enumerate(latest, total - len(latest))) for rank, (total, latest) in of_ranks.items()}
+    known = range(max(min(each, default=0) for each in placed.values()), max(total for total, _ in of_ranks.values()))
+    at = next((at for at in known if len({each.get(at) for each in placed.values()}) > 1), None)
+    if at is None:
+        return "What differs is older than the latest blocks that are known."
+    said = []
+    for rank, each in placed.items():
+        asked, segment, offset = each.get(at, (0, 0, 0))
+        said.append(f"rank {rank} has {asked:,} bytes at {offset:,} in segment {segment}" if at in each
+                    else f"rank {rank} has none")
+    return f"The first block of it that differs is number {at + 1}: {', '.join(said)}."
 
 
 def _hash_of(layout: _Layout) -> int:
@@ -111,11 +157,12 @@ def _summary(one: int, usual: _Layout, other: int, odd: _Layout) -> str:
         return f"{differs}: rank {one if usual == [] else other} has not used the device."
     if len(usual) != len(odd):
         return f"{differs}: {len(odd)} pools, not {len(usual)}."
-    at, (ours, theirs) = next((at, pair) for at, pair in enumerate(zip(usual, odd)) if pair[0] != pair[1])
-    pool = "the device's own memory" if at == 0 else f"the graph pool that was opened as number {at} of {len(usual) - 1}"
-    if ours[0] == theirs[0]:
-        return f"{differs}: in {pool} both placed as many blocks ({ours[0]:,}), but some elsewhere or of other sizes."
-    return f"{differs}: in {pool} rank {other} placed {theirs[0]:,} blocks, rank {one} {ours[0]:,}."
+    (pool, ours, _), (other_pool, theirs, _) = next(pair for pair in zip(usual, odd) if pair[0] != pair[1])
+    if pool != other_pool:
+        return f"{differs}: it has {other_pool} where rank {one} has {pool}."
+    if ours == theirs:
+        return f"{differs}: in {pool} both placed as many blocks ({ours:,}), but some elsewhere or of other sizes."
+    return f"{differs}: in {pool} rank {other} placed {theirs:,} blocks, rank {one} {ours:,}."
 
 
 def _ring(device: int) -> bytes | str:

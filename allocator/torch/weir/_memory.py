@@ -9,7 +9,7 @@ import operator
 import os
 import threading
 import warnings
-from typing import Iterable, Iterator
+from typing import Callable, Iterable, Iterator
 
 from weir import _in_use, _native
 
@@ -148,16 +148,27 @@ def layout(device: object = None) -> dict[int, tuple[int, int]]:
     """Where each pool of one device (the current one) placed blocks, as a number, to compare runs or ranks.
 
     {pool: (placements, hash)}; pool 0 is the device's own memory, the others are those of graphs and of
-    torch.cuda.MemPool that are open, in order of opening. Two programs whose numbers are equal have their blocks at
-    the same places of the pools; WEIR_ADDRESSES=fixed makes these the same addresses.
+    torch.cuda.MemPool that are open, in order of opening; MemPools with an allocator of their own (symmetric memory)
+    are -1, -2 and so on. Two programs whose numbers are equal have their blocks at the same places of the pools;
+    WEIR_ADDRESSES=fixed makes these the same addresses, but in such MemPools.
     """
     library = _in_use.active()
     handle, number = library.weir_torch_allocator(), _device(device)
-    pools, needed = (_native.PoolLayout * 0)(), ctypes.c_size_t(64)
-    while needed.value > len(pools):  # other threads may open pools
-        pools = (_native.PoolLayout * needed.value)()
-        _native.check(library, library.weir_layout(handle, number, pools, len(pools), ctypes.byref(needed)))
-    return {one.pool: (one.placements, one.hash) for one in pools[:needed.value]}
+    found = numbers_of(library, _native.PoolLayout, lambda *rest: library.weir_layout(handle, number, *rest))
+    layouts = {one.pool: (one.placements, one.hash) for one in found}
+    if _in_use.enabled() == "full" and layouts:
+        found = numbers_of(library, _native.PoolLayout, lambda *rest: library.weir_torch_source_layouts(number, *rest))
+        layouts.update({-one.pool: (one.placements, one.hash) for one in found})
+    return layouts
+
+
+def numbers_of(library: ctypes.CDLL, kind: type, ask: Callable) -> list:
+    """What `ask` fills an array of that kind with: as many as it says that it has, which other threads may change."""
+    array, needed = (kind * 0)(), ctypes.c_size_t(64)
+    while needed.value > len(array):
+        array = (kind * needed.value)()
+        _native.check(library, ask(array, len(array), ctypes.byref(needed)))
+    return array[:needed.value]
 
 
 def collective_memory(device: object = None) -> int:

@@ -181,6 +181,10 @@ _BACKEND_FUNCTIONS = {
                                          ctypes.POINTER(ctypes.c_uint64)]),
     "weir_torch_fence": (_STATUS, [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_int32,
                                    ctypes.c_void_p]),
+    "weir_torch_source_layouts": (_STATUS, [ctypes.c_int32, ctypes.POINTER(PoolLayout), ctypes.c_size_t,
+                                            ctypes.POINTER(ctypes.c_size_t)]),
+    "weir_torch_source_placements": (_STATUS, [ctypes.c_int32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64),
+                                               ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]),
 }
 
 
