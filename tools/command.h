@@ -12,11 +12,10 @@ namespace weir {
 
 // Adds `weir replay`. When it is chosen it runs as `app` is parsed, and sets `exit_code`.
 void add_replay_command(CLI::App& app, ExitCode& exit_code);
-// `weir look`, `weir report`, `weir diff`, `weir top`: likewise.
+// `weir look`, `weir report`, `weir diff`: likewise.
 void add_look_command(CLI::App& app, ExitCode& exit_code);
 void add_report_command(CLI::App& app, ExitCode& exit_code);
 void add_diff_command(CLI::App& app, ExitCode& exit_code);
-void add_top_command(CLI::App& app, ExitCode& exit_code);
 
 // Add `weir timeline`, `weir snapshot` and `weir convert`, likewise.
 void add_timeline_command(CLI::App& app, ExitCode& exit_code);

@@ -103,9 +103,6 @@ TEST_F(Grammar, ARecordingIsReadThroughAPipe) {
   (*recorder)->on_start({});
   ASSERT_TRUE((*recorder)->close().ok());
   EXPECT_THAT(script("cat $in/run.weir | $weir report -").out, HasSubstr("train"));
-  const Finished top = script("cat $in/run.weir | $weir top -");
-  EXPECT_EQ(top.code, 2);
-  EXPECT_THAT(top.err, HasSubstr("followed in its file"));
   const Finished replay = script("$weir replay $in/run.weir");
   EXPECT_EQ(replay.code, 3);
   EXPECT_THAT(replay.err, AllOf(HasSubstr("a recording"), HasSubstr("weir convert ")));
@@ -351,17 +348,6 @@ TEST_F(Grammar, ASnapshotIsNothingToReplay) {
   const Finished finished = script("$weir replay $in/snapshot.json");
   EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, HasSubstr("not a trace, but JSON"));
-}
-
-TEST_F(Grammar, WhatTopCannotFollowIsTold) {
-  std::filesystem::create_directory(path("folder"));
-  const Finished folder = script("$weir top $in/folder");
-  EXPECT_EQ(folder.code, 3);
-  EXPECT_THAT(folder.err, HasSubstr("it is a folder"));
-  write("short.weir", std::string_view("\x89WEIR\r\n\x1a", 8));
-  const Finished cut = script("$weir top $in/short.weir");
-  EXPECT_EQ(cut.code, 3);
-  EXPECT_THAT(cut.err, HasSubstr("cut off within its first 16 bytes"));
 }
 
 TEST_F(Grammar, MistakesShowTheUsageLine) {

@@ -19,7 +19,6 @@
 #include "tests/unit/command_fixture.h"
 #include "tests/unit/command_help.h"
 #include "weir/event.h"
-#include "weir/recorder.h"
 
 namespace weir {
 namespace {
@@ -89,13 +88,6 @@ const std::vector<Command> kCommands = {
      .outputs = {"-o,--output", "--json"},
      .quantities = {kTop, kDevice},
      .others = {"--calls", "--from", "--to"}},
-    {.name = "top",
-     .inputs = {"PID|FILE"},
-     .outputs = {"-o,--output", "--json"},
-     .quantities = {kTop,
-                    {"--interval", "from 0.05 to 86400", {"0", "0.049", "86401", "inf", "1s"}},
-                    {"--count", "from 1 to 1000000000", {"0", "1000000001", "1.5"}}},
-     .others = {"--once", "--to"}},
     {.name = "timeline",
      .needs = "--to html",
      .inputs = {"FILE", "FILE"},
@@ -155,10 +147,6 @@ class CommandLines : public test::WeirCommand {
   CommandLines() {
     write_trace("small.trace");
     write_trace("other.trace");
-    auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
-    EXPECT_TRUE(recorder.ok());
-    (*recorder)->on_start({});
-    EXPECT_TRUE((*recorder)->close().ok());
   }
   void write_trace(const std::string& name) const { write(name, kSmallTrace); }
 
@@ -170,12 +158,10 @@ class CommandLines : public test::WeirCommand {
   }
 
   // The file that the command reads where a test does not choose another.
-  std::string usual_input(const Command& command) const {
-    return path(command.name == "top" ? "run.weir" : "other.trace");
-  }
+  std::string usual_input() const { return path("other.trace"); }
   std::string inputs(const Command& command) const {
     std::string all;
-    for (std::size_t i = 0; i < command.inputs.size(); ++i) all += " " + usual_input(command);
+    for (std::size_t i = 0; i < command.inputs.size(); ++i) all += " " + usual_input();
     return all;
   }
   // A whole command line, without options that it can do without.
@@ -244,7 +230,7 @@ TEST_F(CommandLines, AnUnknownCommandSuggestsTheNearest) {
 TEST_F(CommandLines, AnUnknownCommandThatIsLikeNoneListsTheCommands) {
   expect_refused(
       run("bogus"), "bogus",
-      {"weir: unknown command 'bogus'; the commands are look, replay, report, diff, top"});
+      {"weir: unknown command 'bogus'; the commands are look, replay, report, diff, timeline"});
   for (const std::string arguments : {"comm bogus", "comm"}) {
     expect_refused(run(arguments), arguments, {"weir comm: ", "check, bench, scenario"});
   }
@@ -345,7 +331,7 @@ TEST_F(CommandLines, NoOutputReplacesAnInput) {
         for (const auto& [way, name] : names_of_file(path("."), "small.trace")) {
           std::string arguments = command.name + " " + command.needs;
           for (std::size_t i = 0; i < command.inputs.size(); ++i) {
-            arguments += " " + (i == input ? path("small.trace") : usual_input(command));
+            arguments += " " + (i == input ? path("small.trace") : usual_input());
           }
           arguments += " " + long_name(output) + "=" + name;
           expect_refused(run(arguments), way + ": " + arguments,
@@ -425,13 +411,12 @@ TEST_F(CommandLines, OutputsToStandardOutputFollowOneAnother) {
 TEST_F(CommandLines, NothingIsPrintedIntoAnInput) {
   for (const Command& command : kCommands) {
     if (command.inputs.empty()) continue;
-    const std::string before =
-        std::string(read(std::filesystem::path(usual_input(command)).filename()));
-    const Finished finished = run(line(command), ">>" + usual_input(command));
+    const std::string before = std::string(read(std::filesystem::path(usual_input()).filename()));
+    const Finished finished = run(line(command), ">>" + usual_input());
     EXPECT_EQ(finished.code, 2) << command.name;
     EXPECT_THAT(finished.err, HasSubstr("standard output and " + command.inputs.front() + " '"))
         << command.name;
-    EXPECT_EQ(read(std::filesystem::path(usual_input(command)).filename()), before) << command.name;
+    EXPECT_EQ(read(std::filesystem::path(usual_input()).filename()), before) << command.name;
   }
 }
 

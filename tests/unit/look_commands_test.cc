@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `weir report`, `weir diff` and `weir top`: what they print where, and what they return.
+// `weir report` and `weir diff`: what they print where, and what they return.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -769,23 +769,20 @@ TEST_F(LookCommands, DiffNamesTheFirstCallThatDiffersAloneIfAskedTo) {
   EXPECT_THAT(weir("diff --calls " + small + " " + small).out, HasSubstr("at the same addresses."));
 }
 
-TEST_F(LookCommands, TopLooksOnceAtARecording) {
+TEST_F(LookCommands, ARunningProgramsRecordingIsReportedAsFarAsItIs) {
   auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
   ASSERT_TRUE(recorder.ok()) << recorder.error().message();
   (*recorder)->on_start({});
   (*recorder)->on_event({.kind = EventKind::create, .page = {0}, .bytes = 2_MiB});
   ASSERT_TRUE((*recorder)->flush().ok());
-  const Finished once = weir("top --once " + path("run.weir"));
-  EXPECT_EQ(once.code, 0) << once.err;
-  EXPECT_THAT(once.out, AllOf(HasSubstr("train"), HasSubstr("2.00 MiB"), Not(HasSubstr("\x1b"))));
-  const Finished twice = weir("top --count 2 --interval 0.05 " + path("run.weir"));
-  EXPECT_THAT(twice.out, AllOf(HasSubstr("since the start"), HasSubstr("in the last 0.1 s")));
-  // It is this process that records.
-  const Finished process = weir("top --once " + std::to_string(::getpid()));
-  EXPECT_EQ(process.code, 0) << process.err;
-  EXPECT_THAT(process.out, HasSubstr("2.00 MiB"));
+  const Finished while_it_runs = weir("report --json " + path("run.weir"));
+  EXPECT_EQ(while_it_runs.code, 3);
+  EXPECT_THAT(while_it_runs.err, HasSubstr("the program was killed or still records"));
+  const nlohmann::json report = nlohmann::json::parse(while_it_runs.out);
+  EXPECT_EQ(report["program"], "train");
+  EXPECT_EQ(report["end"]["reserved_bytes"], 2 << 20);
   ASSERT_TRUE((*recorder)->close().ok());
-  EXPECT_EQ(weir("top --interval 0.05 " + path("run.weir")).code, 0);  // ends by itself
+  EXPECT_EQ(weir("report " + path("run.weir")).code, 0);
 }
 
 // A recording of three blocks of events.
@@ -830,11 +827,6 @@ TEST_F(LookCommands, EveryReaderOfADamagedRecordingNamesItAndReturnsThree) {
       EXPECT_THAT(run.out, Not(HasSubstr("snapshot"))) << command;
     }
   }
-  const Finished top = weir("top --once " + damaged);  // may still be written where it ends
-  EXPECT_EQ(top.code, 3);
-  EXPECT_THAT(top.err, AllOf(HasSubstr(damaged + ": the file is damaged from byte " +
-                                       std::to_string(middle)),
-                             HasSubstr("record again")));
 }
 
 TEST_F(LookCommands, RecordingWithoutAnEventIsRefused) {
@@ -851,7 +843,7 @@ TEST_F(LookCommands, RecordingWithoutAnEventIsRefused) {
 TEST_F(LookCommands, BadFilesAreNamedAndReturnThree) {
   const std::string bad = write("bad.trace", "a 0 1\n"), good = write("small.trace", kSmallTrace);
   for (const std::string& arguments :
-       {"report " + bad, "diff " + good + " " + bad, "diff " + bad + " " + good, "top " + bad}) {
+       {"report " + bad, "diff " + good + " " + bad, "diff " + bad + " " + good}) {
     const Finished run = weir(arguments);
     EXPECT_EQ(run.code, 3) << arguments;
     EXPECT_THAT(run.out, IsEmpty()) << arguments;
@@ -862,29 +854,10 @@ TEST_F(LookCommands, BadFilesAreNamedAndReturnThree) {
 TEST_F(LookCommands, BadCommandLinesReturnTwo) {
   const std::string good = write("small.trace", kSmallTrace);
   for (const std::string& arguments :
-       {std::string("report"), "diff " + good, std::string("top"), "report --at soon " + good,
-        "report --top 0 " + good, "top --interval 0 " + good, "top --interval nan " + good,
-        "top --count -1 " + good, "timeline --to csv -o '' " + good}) {
+       {std::string("report"), "diff " + good, "report --at soon " + good, "report --top 0 " + good,
+        "timeline --to csv -o '' " + good}) {
     EXPECT_EQ(weir(arguments).code, 2) << arguments;
   }
-}
-
-TEST_F(LookCommands, TopSaysThatThereIsNoSuchProcess) {
-  const Finished run = weir("top 999999999");
-  EXPECT_EQ(run.code, 3);
-  EXPECT_THAT(run.err, HasSubstr("there is no process 999999999"));
-}
-
-TEST_F(LookCommands, TopNamesTheCommandThatReadsOtherFiles) {
-  const Finished run = weir("top --once " + write("ran_out.json", kRanOut));
-  EXPECT_EQ(run.code, 3);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("no recording of Weir's"), HasSubstr("weir report")));
-}
-
-TEST_F(LookCommands, TopSaysHowAProcessIsMadeToRecord) {
-  const Finished run = weir("top " + std::to_string(::getpid()));
-  EXPECT_EQ(run.code, 2);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("is not recording"), HasSubstr("WEIR_RECORD")));
 }
 
 }  // namespace

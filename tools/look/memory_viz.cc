@@ -17,6 +17,11 @@
 namespace weir {
 namespace {
 
+// The stream and the pool that a heap has its blocks for.
+struct HeapServes {
+  std::uint64_t stream = 0, pool = 0;
+};
+
 // By HeapId: what its `heap_open` says last; of a heap without one, what its first block says.
 std::unordered_map<std::uint32_t, HeapServes> heaps_of(const Recording& recording) {
   std::unordered_map<std::uint32_t, HeapServes> heaps;

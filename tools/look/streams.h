@@ -17,11 +17,6 @@ constexpr bool is_captured_stream(std::uint64_t id) { return (id & kCapturedStre
 constexpr std::uint64_t captured_stream(std::uint64_t id) { return id | kCapturedStream; }
 constexpr std::uint64_t eager_stream(std::uint64_t id) { return id & ~kCapturedStream; }
 
-// The stream and the pool that a heap has its blocks for.
-struct HeapServes {
-  std::uint64_t stream = 0, pool = 0;
-};
-
 // "3"; "3, captured"; "all" (the work of all streams, which a stream waited for).
 inline std::string stream_text(std::uint64_t id) {
   if (Stream{.id = id}.is_all()) return "all";

@@ -32,7 +32,7 @@ _SETTINGS = {
 }
 
 # Of the `weir` command, which need not be on the PATH.
-_COMMANDS = ("look", "replay", "report", "fit", "diff", "top", "timeline", "snapshot",
+_COMMANDS = ("look", "replay", "report", "fit", "diff", "timeline", "snapshot",
              "convert", "bench", "comm")
 
 
