@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m weir scenario where there is no GPU, and often no PyTorch: errors, tables."""
+"""bench/scenarios/run where there is no GPU, and often no PyTorch: errors, tables."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -10,11 +12,15 @@ import tempfile
 import unittest
 import unittest.mock
 
-PACKAGE = pathlib.Path(__file__).parents[2] / "allocator" / "torch"
-sys.path.insert(0, os.fspath(PACKAGE))
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE, SCENARIOS = ROOT / "allocator" / "torch", ROOT / "bench" / "scenarios"
+RUN = os.fspath(SCENARIOS / "run")
+sys.path[:0] = [os.fspath(PACKAGE), os.fspath(SCENARIOS)]
 sys.dont_write_bytecode = True
 
-from weir import scenarios  # noqa: E402
+_loader = importlib.machinery.SourceFileLoader("run", RUN)
+scenarios = importlib.util.module_from_spec(importlib.util.spec_from_loader("run", _loader))
+_loader.exec_module(scenarios)
 
 # As far as the tests need it: enough for weir.enable() to look for the backend.
 TORCH = """\
@@ -48,7 +54,7 @@ class Command(unittest.TestCase):
                                        "PYTHONDONTWRITEBYTECODE": "1"})
 
     def test_without_torch_it_says_what_to_install(self):
-        result = self.python("-m", "weir", "scenario", "b")
+        result = self.python(RUN, "b")
         self.assertEqual(result.returncode, 1)
         self.assertIn("weir: scenario B compares PyTorch's allocator with Weir", result.stderr)
         self.assertIn("pip install torch", result.stderr)
@@ -57,23 +63,24 @@ class Command(unittest.TestCase):
     def test_without_a_gpu_it_says_so_with_the_remedy(self):
         self.with_torch()
         for name in scenarios.SCENARIOS:
-            result = self.python("-m", "weir", "scenario", name)
+            result = self.python(RUN, name)
             self.assertEqual(result.returncode, 1)
             self.assertIn(f"scenario {name} needs a GPU", result.stderr)
             self.assertIn("weir replay", result.stderr)
             self.assertNotIn("Traceback", result.stderr)
 
     def test_an_unknown_scenario_is_refused_with_those_there_are(self):
-        result = self.python("-m", "weir", "scenario", "D")
+        result = self.python(RUN, "D")
         self.assertEqual(result.returncode, 2)
         self.assertIn("'A', 'B', 'C'", result.stderr)
 
     def test_a_case_that_fails_is_a_row_and_fails_the_command_if_it_is_weirs(self):
         self.with_torch()
-        result = self.python("-c", "import sys\n"
-                             "from weir import scenarios\n"
-                             "scenarios.gpus = lambda: 1\n"
-                             "sys.exit(scenarios.run('B', 'rows.json'))\n")
+        result = self.python("-c", "import runpy, sys\n"
+                             f"sys.path.insert(0, {os.fspath(SCENARIOS)!r})\n"
+                             f"scenarios = runpy.run_path({RUN!r})\n"
+                             "scenarios['run'].__globals__['gpus'] = lambda: 1\n"
+                             "sys.exit(scenarios['run']('B', 'rows.json'))\n")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("FAILED Weir, no warm-up: weir: this Weir has no backend for PyTorch",
                       result.stdout)

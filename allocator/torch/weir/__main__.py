@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m weir: runs a program with Weir as PyTorch's allocator, shows scenarios, or says what is
-installed. report, timeline and the other commands of `weir` work here too."""
+"""python -m weir: runs a program with Weir as PyTorch's allocator, or says what is installed. report, timeline and the other commands of `weir` work here too."""
 
 from __future__ import annotations
 
@@ -47,12 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in _SETTINGS.items():
         run.add_argument("--" + name.replace("_", "-"), dest=name, help=text)
     run.add_argument("-m", dest="module", metavar="MODULE", help="a module, as python -m takes it")
-    scenario = commands.add_parser(
-        "scenario", help="what goes wrong in PyTorch, and the same with Weir, side by side",
-        description="A: a first all-reduce inside a capture. B: a captured step after a warm-up in "
-                    "its pool. C: buffers of all-reduces, dropped at once. Needs a GPU.")
-    scenario.add_argument("name", type=str.upper, choices=("A", "B", "C"), metavar="A|B|C")
-    scenario.add_argument("--json", metavar="FILE", help="write the figures there")
     commands.add_parser("info", help="print what is installed, and what is missing, as JSON")
     return parser
 
@@ -154,15 +147,6 @@ def _run(options: argparse.Namespace, program: list[str]) -> None:
         _run_file(program[0])
 
 
-def _scenario(options: argparse.Namespace) -> None:
-    from weir import scenarios
-
-    try:
-        sys.exit(scenarios.run(options.name, options.json))
-    except weir.Problem as problem:
-        sys.exit(f"weir: {problem}")
-
-
 def main(arguments: list[str]) -> None:
     if arguments and arguments[0] in _COMMANDS:
         _command.main()
@@ -170,8 +154,6 @@ def main(arguments: list[str]) -> None:
     options = _parser().parse_args(ours)
     if options.command == "info":
         print(json.dumps(weir.info(), indent=2))
-    elif options.command == "scenario":
-        _scenario(options)
     else:
         _run(options, program)
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a scenario's case: python -m weir.scenarios.child JOB (see run_case)."""
+"""One process of a scenario's case: child.py JOB (see run_case in `run`)."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 
 import weir
-from weir.scenarios import SCENARIOS
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     torch.cuda.set_device(job["rank"])
     torch.manual_seed(0)
     software = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
-    row = SCENARIOS[job["scenario"]].measure(case, job)
+    row = importlib.import_module(job["scenario"].lower()).measure(case, job)
     print(json.dumps({**row, **software}), file=out, flush=True)
     if job["world"] > 1 or job["scenario"] in ("A", "C"):
         os._exit(0)  # a process group whose capture failed may wait for ever as it ends
