@@ -17,9 +17,8 @@ void add_look_command(CLI::App& app, ExitCode& exit_code);
 void add_report_command(CLI::App& app, ExitCode& exit_code);
 void add_diff_command(CLI::App& app, ExitCode& exit_code);
 
-// Add `weir timeline`, `weir snapshot` and `weir convert`, likewise.
+// Add `weir timeline` and `weir convert`, likewise.
 void add_timeline_command(CLI::App& app, ExitCode& exit_code);
-void add_snapshot_command(CLI::App& app, ExitCode& exit_code);
 void add_convert_command(CLI::App& app, ExitCode& exit_code);
 
 // Adds `weir bench` and `weir fit`, likewise.

@@ -69,7 +69,6 @@ int main(int argc, char** argv) {
   weir::add_report_command(app, exit_code);
   weir::add_diff_command(app, exit_code);
   weir::add_timeline_command(app, exit_code);
-  weir::add_snapshot_command(app, exit_code);
   weir::add_convert_command(app, exit_code);
   weir::add_fit_command(app, exit_code);
   weir::add_bench_command(app, exit_code);

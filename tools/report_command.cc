@@ -23,11 +23,9 @@ struct ReportCommand {
   InputOptions input;
   ResultOptions result;
   ReportOptions options;
-  bool markdown = false;
 };
 
 ReportStyle style_of(const ReportCommand& command) {
-  if (command.markdown) return ReportStyle::markdown;
   const bool shown = command.result.output.empty() && ::isatty(STDOUT_FILENO) == 1 &&
                      std::getenv("NO_COLOR") == nullptr;
   return shown ? ReportStyle::terminal : ReportStyle::plain;
@@ -71,7 +69,6 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
             "A recording, a snapshot of Weir's or PyTorch's, or a trace; -: standard input");
   add_input_options(*report, command->input);
   add_result_options(*report, command->result);
-  report->add_flag("--markdown", command->markdown, "Write the text as Markdown, for an issue");
   add_top_option(*report, command->options.top);
   report
       ->add_option("--at", command->at,

@@ -17,7 +17,7 @@ namespace {
 
 struct TimelineCommand {
   std::vector<std::string> files;
-  std::string output;
+  std::string output, at;
   InputOptions input;
   std::optional<LookFormat> format;  // none: a page
   Paths paths = Paths::cut;
@@ -28,6 +28,10 @@ Status run(const TimelineCommand& command) {
     return Error(ErrorCode::invalid_argument,
                  "two files are shown side by side by --to html only: name one");
   }
+  if (!command.at.empty() && (!command.format || *command.format == LookFormat::perfetto)) {
+    return Error(ErrorCode::invalid_argument,
+                 "--at: html and perfetto show time, and a moment has none: use memory_viz or csv");
+  }
   std::vector<NamedFile> inputs;
   for (const std::string& file : command.files) inputs.push_back({"FILE", file});
   if (Status allowed = check_names(inputs, {{"-o", command.output}}); !allowed) return allowed;
@@ -37,6 +41,12 @@ Status run(const TimelineCommand& command) {
     Result<Loaded> recording = load_shown(file, command.input, !command.format);
     if (!recording.ok()) return std::move(recording).error();
     recordings.push_back(*std::move(recording));
+  }
+  if (!command.at.empty()) {
+    Loaded& whole = recordings.front();
+    const Result<std::size_t> events = parse_moment(command.at, whole);
+    if (!events) return Error(events.error().code(), "--at: " + events.error().message());
+    static_cast<Recording&>(whole) = moment_of(whole, *events);
   }
   const ProgressBar bar("writing " + command.output, true);
   std::vector<const Loaded*> shown;
@@ -61,9 +71,12 @@ PyTorch's. A file whose name ends with .gz is compressed.
   csv         a row for each block
   html        a page to look at in a browser; of two FILEs, both side by side
 
+With --at it is what memory held at one moment.
+
 Examples:
   weir timeline run.weir --to perfetto -o run.perfetto
   weir timeline bench/traces/gnn.trace.gz --to memory_viz -o gnn.pickle
+  weir timeline run.weir --at peak-live --to csv -o peak.csv
   weir timeline before.weir after.weir --to html -o compared.html
 
 docs/command.md says what all commands have in common. Exit codes: 0 done; 2 a bad command line; 3 a
@@ -88,6 +101,11 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
                                         "The format",
                                         one_of({"memory_viz", "perfetto", "csv", "html"}))
       ->required();
+  timeline
+      ->add_option("--at", command->at,
+                   "This moment alone; TIME: since the beginning (1.5s, 20ms, 300us)")
+      ->transform(not_empty())
+      ->type_name("begin|end|peak-live|peak-reserved|TIME");
   add_paths_option(*timeline, command->paths);
   add_file_output(*timeline, command->output);
   timeline->footer(kTimelineFooter);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `weir timeline`, `weir snapshot` and `weir convert` write, read by others: Python's pickle and
+"""What `weir timeline` and `weir convert` write, read by others: Python's pickle and
 json; PyTorch's own script (torch/cuda/_memory_viz.py), where it is found: in an installed PyTorch, or
 where PYTORCH_MEMORY_VIZ says.
 
@@ -175,9 +175,9 @@ class Look(unittest.TestCase):
             size = (int(size) + 511) // 512 * 512
             live += size if kind == "a" else -size if kind == "r" else 0
             most = max(most, live)
-        held = sum(int(r["bytes"]) for r in self.blocks("gnn", "snapshot", "--at", "peak-live"))
+        held = sum(int(r["bytes"]) for r in self.blocks("gnn", "timeline", "--at", "peak-live"))
         self.assertEqual(held, most)
-        run("snapshot", self.trace("gnn"), "--at", "peak-live", "--to", "memory_viz", "-o",
+        run("timeline", self.trace("gnn"), "--at", "peak-live", "--to", "memory_viz", "-o",
             self.path("peak.json"))
         with open(self.path("peak.json")) as file:
             segments = json.load(file)["segments"]

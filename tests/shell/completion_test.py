@@ -68,7 +68,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.bash("weir comm scenario --device=s"), {"sim"})
         self.assertIn("run.weir", self.bash("weir report r"))
         self.assertIn("run.weir", self.bash("weir report -o r"))
-        for command in ("report", "snapshot"):
+        for command in ("report", "timeline"):
             self.assertEqual(self.bash(f"weir {command} --at p"), {"peak-live", "peak-reserved"})
         self.assertEqual(self.bash("weir report --top r"), set())  # a number, and no file
 

@@ -51,7 +51,7 @@ class Grammar : public test::WeirCommand {
             "report",
             "diff small.trace",
             "timeline --to csv -o -",
-            "snapshot --to csv -o -",
+            "timeline --at end --to csv -o -",
             "convert -o -"};
   }
   // `command` with the names of its own files in the test's folder.
@@ -212,11 +212,10 @@ TEST_F(Grammar, ResultsGoWhereTheyAreSent) {
 TEST_F(Grammar, ResultsThatCannotBeWrittenAreThree) {
   for (const std::string command :
        {"replay small.trace", "report small.trace", "diff small.trace small.trace",
-        "timeline --to csv small.trace", "snapshot --to csv small.trace", "convert small.trace",
-        "comm check", "comm bench --device sim -b 8 -e 8 -n 1"}) {
+        "timeline --to csv small.trace", "timeline --at end --to csv small.trace",
+        "convert small.trace", "comm check", "comm bench --device sim -b 8 -e 8 -n 1"}) {
     const std::string weir = "cd " + path("") + "; $weir " + command;
-    const bool is_file = command.starts_with("timeline") || command.starts_with("snapshot") ||
-                         command.starts_with("convert");
+    const bool is_file = command.starts_with("timeline") || command.starts_with("convert");
     for (const std::string to : {"-o /none/x", "-o /dev/full", "-o - >/dev/full", "-o - >&-"}) {
       const Finished finished = script(weir + " " + to);
       EXPECT_EQ(finished.code, 3) << command << " " << to << "\n" << finished.err;
@@ -312,7 +311,7 @@ TEST_F(Grammar, ThereIsColourOnTerminalsOnly) {
 TEST_F(Grammar, ProgressIsShownOnATerminalAfterASecond) {
   if (std::system("script --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no script(1) here";
   const std::vector<std::string> commands = {"report -", "timeline --to csv -o /dev/null -",
-                                             "snapshot --to csv -o /dev/null -",
+                                             "timeline --at end --to csv -o /dev/null -",
                                              "convert -o /dev/null -"};
   const auto on_terminal = [this](const std::string& name, const std::string& command) {
     write(name, command + " >/dev/null\n");

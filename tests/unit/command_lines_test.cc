@@ -82,7 +82,7 @@ const std::vector<Command> kCommands = {
      .inputs = {"FILE"},
      .outputs = {"-o,--output", "--json"},
      .quantities = {kTop, kDevice, {"--at", kMoment, {"-1s", "1", "nans", "1e999s"}}},
-     .others = {"--from", "--markdown", "--to"}},
+     .others = {"--from", "--to"}},
     {.name = "diff",
      .inputs = {"BEFORE", "AFTER"},
      .outputs = {"-o,--output", "--json"},
@@ -94,8 +94,8 @@ const std::vector<Command> kCommands = {
      .outputs = {"-o,--output"},
      .needs_output = true,
      .quantities = {kDevice},
-     .others = {"--from", "--paths", "--to"}},
-    {.name = "snapshot",
+     .others = {"--at", "--from", "--paths", "--to"}},
+    {.name = "timeline",
      .needs = "--to csv",
      .inputs = {"FILE"},
      .outputs = {"-o,--output"},
@@ -221,7 +221,7 @@ TEST_F(CommandLines, TheCommandLinesOfTheTableAreComplete) {
 TEST_F(CommandLines, AnUnknownCommandSuggestsTheNearest) {
   const std::vector<std::pair<std::string, std::string>> misspelt = {
       {"repaly", "weir: unknown command 'repaly'; did you mean 'replay'?\n"},
-      {"help snapshto", "weir: unknown command 'snapshto'; did you mean 'snapshot'?\n"},
+      {"help covnert", "weir: unknown command 'covnert'; did you mean 'convert'?\n"},
       {"reprot " + path("small.trace"), "weir: unknown command 'reprot'; did you mean 'report'?\n"},
       {"comm chek", "weir comm: unknown command 'chek'; did you mean 'check'?\n"}};
   for (const auto& [arguments, says] : misspelt) expect_refused(run(arguments), arguments, {says});

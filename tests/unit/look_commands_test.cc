@@ -186,7 +186,7 @@ TEST_F(LookCommands, OneBlockThatCannotBeReadHidesNoSegment) {
             "1 value can't be read: segments[1].blocks");
 }
 
-// The third line of the report, of its Markdown, of its JSON and of `weir look` is the same.
+// The third line of the report, of its JSON and of `weir look` is the same.
 TEST_F(LookCommands, TheThirdLineSaysWhatWouldHelp) {
   constexpr const char* kFree = R"(,"device_free":1048576)";
   const struct {
@@ -233,7 +233,6 @@ TEST_F(LookCommands, TheThirdLineSaysWhatWouldHelp) {
                              each.help;
     EXPECT_THAT(one_line(weir("report " + file).out), StartsWith(said));
     EXPECT_THAT(one_line(weir("look --no-open " + file).out), StartsWith(said));
-    EXPECT_THAT(weir("report --markdown " + file).out, HasSubstr(each.help.substr(0, 18)));
   }
 }
 
@@ -573,19 +572,21 @@ TEST_F(LookCommands, WhatIsWrittenForPyTorchsViewerIsReadBack) {
   EXPECT_THAT(report.out, ContainsRegex("^At its peak, at .*, 3.00 MiB was live in 2 blocks\\."));
 }
 
-TEST_F(LookCommands, MarkdownShowsNamesAsTheyAre) {
-  std::string snapshot = kRanOut;
-  snapshot.replace(snapshot.find("\"forward\""), 9, "\"__call__\"");
-  snapshot.replace(snapshot.find("\"loss\""), 6, "\"<module>\"");
-  const Finished report = weir("report --markdown " + write("named.json", snapshot));
-  EXPECT_THAT(
-      report.out,
-      StartsWith("**Out of memory on device 1 of 3: 20.0 MiB wanted at 7.00 us by \\<module> "
-                 "(model.py:9); 10.0 MiB was live, 10.0 MiB unused in pieces of at most "
-                 "10.0 MiB, 1.00 MiB free on the "
-                 "device.**\n\nMost of it: "));
-  EXPECT_THAT(report.out, HasSubstr("\n| \\_\\_call\\_\\_ (model.py:7) · relu | 1 | 10.0 MiB | "));
-  EXPECT_THAT(report.out, HasSubstr("\n|---|--:|--:|--:|---|\n"));
+TEST_F(LookCommands, AMomentIsWrittenInFormatsThatHaveOne) {
+  const std::string trace = write("small.trace", kSmallTrace);
+  const auto rows = [&](const std::string& options) {
+    const Finished run = weir("timeline --to csv -o - " + options + " " + trace);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return std::count(run.out.begin(), run.out.end(), '\n') - 1;
+  };
+  EXPECT_EQ(rows("--at begin"), 0);
+  EXPECT_EQ(rows("--at peak-live"), 2);
+  EXPECT_EQ(rows("--at end"), 1);
+  for (const std::string to : {"html", "perfetto"}) {
+    const Finished run = weir("timeline --at end --to " + to + " -o /dev/null " + trace);
+    EXPECT_EQ(run.code, 2) << to;
+    EXPECT_THAT(run.err, HasSubstr("a moment has none: use memory_viz or csv"));
+  }
 }
 
 TEST_F(LookCommands, LookSaysItInThreeLinesAndMakesAPage) {
@@ -817,7 +818,8 @@ TEST_F(LookCommands, EveryReaderOfADamagedRecordingNamesItAndReturnsThree) {
     for (const std::string& command :
          {std::string("report "), std::string("fit "), std::string("look --no-open "),
           "convert -o " + path("x.trace") + " ", "timeline --to csv -o " + path("x.csv") + " ",
-          "snapshot --to csv -o " + path("x.csv") + " ", "diff " + path("sound.weir") + " "}) {
+          "timeline --at end --to csv -o " + path("x.csv") + " ",
+          "diff " + path("sound.weir") + " "}) {
       const Finished run = in_own_folder(command + file);
       if (run.err.find("without D3") != std::string::npos) continue;
       EXPECT_EQ(run.code, 3) << command << run.err;

@@ -262,8 +262,7 @@ TEST(EveryFormat, TakesAnEmptyRecording) {
   for (const LookFormat format : {LookFormat::memory_viz, LookFormat::perfetto, LookFormat::csv}) {
     EXPECT_FALSE(exported(Recording{}, format, "empty").empty());
   }
-  const TemporaryFolder folder;
-  EXPECT_TRUE(export_snapshot(Recording{}, 0, LookFormat::csv, folder / "moment").ok());
+  EXPECT_TRUE(moment_of(Recording{}, 0).events.empty());
 }
 
 TEST(Moment, HoldsWhatIsThereThen) {

@@ -109,16 +109,6 @@ Status export_timeline(const Recording& recording, LookFormat format, const std:
   return file->commit();
 }
 
-Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
-                       const std::string& path, Paths paths, const Origin& origin) {
-  if (format == LookFormat::perfetto) {
-    return Error(ErrorCode::invalid_argument,
-                 "perfetto shows time, and a snapshot has none: use memory_viz or csv, or "
-                 "`weir timeline`");
-  }
-  return export_timeline(moment_of(recording, events), format, path, paths, origin);
-}
-
 Result<std::size_t> parse_moment(std::string_view text, const Recording& recording) {
   if (text == "begin") return recording.initial;
   if (text == "end") return recording.events.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `weir timeline`, `weir snapshot` and `weir convert`, but for their command lines.
+// `weir timeline` and `weir convert`, but for their command lines.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,9 @@ enum class LookFormat { memory_viz, perfetto, csv };
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
                        Paths paths = Paths::cut, const Origin& origin = {});
 
-// Writes what there is once the first `events` events have happened, likewise. Errors: and a format
-// that shows time only.
-Status export_snapshot(const Recording& recording, std::size_t events, LookFormat format,
-                       const std::string& path, Paths paths = Paths::cut,
-                       const Origin& origin = {});
+// What there is once the first `events` events have happened, as the beginning of a recording in
+// which nothing happens.
+Recording moment_of(const Recording& recording, std::size_t events);
 
 // How many events have happened at a moment as the command line names it: "begin", "end",
 // "peak-live", "peak-reserved", or the time since the recording began ("1.5s", "20ms", "300us").

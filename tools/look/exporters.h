@@ -34,8 +34,4 @@ void write_csv(const Recording& recording, const BlockLifetimes& lifetimes, Path
 void write_trace(const Recording& recording, OutputFile& file);
 std::string trace_text(const Recording& recording);
 
-// What there is once the first `events` events have happened, as the beginning of a recording in
-// which nothing happens.
-Recording moment_of(const Recording& recording, std::size_t events);
-
 }  // namespace weir

@@ -23,8 +23,8 @@ struct ReportOptions {
   std::optional<std::size_t> at;  // a moment to look at too: once so many events have happened
 };
 
-// How a report is written: for a terminal with bars and bold headings, for an issue as Markdown.
-enum class ReportStyle : std::uint8_t { plain, terminal, markdown };
+// How a report is written: for a terminal with bars and bold headings.
+enum class ReportStyle : std::uint8_t { plain, terminal };
 
 // Why a byte was held that no program asked for. Every such byte has one cause.
 enum class Cause : std::uint8_t {

@@ -49,18 +49,15 @@ class Writer {
   }
 
  private:
-  bool is_markdown() const { return style_ == ReportStyle::markdown; }
-  std::string shown(const std::string& text, std::size_t indent = 0) const {
-    return is_markdown() ? as_markdown(printable(text)) : wrapped(printable(text), indent);
+  static std::string shown(const std::string& text, std::size_t indent = 0) {
+    return wrapped(printable(text), indent);
   }
   std::string title(const std::string& text) const {
     if (style_ == ReportStyle::terminal) return "\x1b[1m" + shown(text) + "\x1b[0m\n";
-    return is_markdown() ? "**" + shown(text) + "**\n" : shown(text) + "\n";
+    return shown(text) + "\n";
   }
   void say(const std::string& text) { text_ += shown(text) + "\n"; }
-  void add(const ReportTable& table) {
-    text_ += "\n" + (is_markdown() ? table.markdown() : table.text());
-  }
+  void add(const ReportTable& table) { text_ += "\n" + table.text(); }
   std::string time(Nanoseconds time) const {
     if (report_.origin.has_times) return in_words(time);
     return "event " + with_commas(static_cast<std::uint64_t>(time.count));
@@ -69,10 +66,7 @@ class Writer {
   void verdict() {
     const std::vector<std::string> sentences = verdict_of(report_);
     text_ += title(sentences.front());
-    for (std::size_t i = 1; i < sentences.size(); ++i) {
-      if (is_markdown()) text_ += "\n";
-      say(sentences[i]);
-    }
+    for (std::size_t i = 1; i < sentences.size(); ++i) say(sentences[i]);
     text_ += "\n";
   }
 

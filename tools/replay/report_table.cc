@@ -134,25 +134,4 @@ std::string ReportTable::text() const {
   return text;
 }
 
-std::string as_markdown(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (std::string_view("\\`*_<|").find(c) != std::string_view::npos) out += '\\';
-    out += c;
-  }
-  return out;
-}
-
-std::string ReportTable::markdown() const {
-  std::string text;
-  for (const auto& row : rows_) {
-    for (const std::string& cell : row) text += "| " + as_markdown(cell) + " ";
-    text += "|\n";
-    if (&row != &rows_.front()) continue;
-    for (const char side : alignment_) text += side != 'r' ? "|---" : "|--:";
-    text += "|\n";
-  }
-  return text;
-}
-
 }  // namespace weir

@@ -26,8 +26,6 @@ class ReportTable {
   bool empty() const { return rows_.size() <= 1; }
   // Each line indented by two, without spaces at its end.
   std::string text() const;
-  // A table of Markdown, with a row below its heading.
-  std::string markdown() const;
 
  private:
   std::vector<std::size_t> widths() const;
@@ -40,8 +38,6 @@ std::size_t width_of(std::string_view text);
 // `text` with what a terminal would obey (line ends, escapes) replaced by `?`: names come from
 // files and programs.
 std::string printable(std::string_view text);
-// `text` such that Markdown shows it as it is: `__init__`, `<module>`.
-std::string as_markdown(std::string_view text);
 // `text`, broken at spaces into lines of at most `width`, each but the first indented.
 std::string wrapped(const std::string& text, std::size_t indent,
                     std::size_t width = report_width());

@@ -31,8 +31,8 @@ _SETTINGS = {
 }
 
 # Of the `weir` command, which need not be on the PATH.
-_COMMANDS = ("look", "replay", "report", "fit", "diff", "timeline", "snapshot",
-             "convert", "bench", "comm")
+_COMMANDS = ("look", "replay", "report", "fit", "diff", "timeline", "convert", "bench",
+             "comm")
 
 
 def _parser() -> argparse.ArgumentParser:
