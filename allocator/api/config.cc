@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/edit_distance.h"
@@ -34,14 +35,6 @@ struct Setting {
   std::string_view meaning;
   bool (*assign)(Config& config, std::string_view value);
 };
-
-template <class Enum, std::size_t N>
-bool assign_choice(Enum& field, std::string_view value, const std::array<Enum, N>& choices) {
-  for (const Enum choice : choices) {
-    if (name_of(choice) == value) return field = choice, true;
-  }
-  return false;
-}
 
 std::optional<double> parse_number(std::string_view text) {
   double number = 0;
@@ -73,179 +66,146 @@ std::optional<MemoryLimit> parse_limit(std::string_view text) {
   return MemoryLimit{.bytes = *bytes, .share = 0};
 }
 
-bool assign_device(Config& config, std::string_view value) {
-  return assign_choice(config.device, value, std::array{DeviceKind::cuda, DeviceKind::sim});
+// How many values an enumeration has, from 0 on.
+template <class Enum>
+constexpr int kChoices = 2;
+template <>
+constexpr int kChoices<ReusePolicy> = 3;
+template <>
+constexpr int kChoices<Addresses> = 3;
+template <>
+constexpr int kChoices<RecordSignal> = 3;
+template <>
+constexpr int kChoices<RecordStacks> = 3;
+template <>
+constexpr int kChoices<LogLevel> = 5;
+
+// Each sets `field` if `text` is a value of its type, and returns whether it is.
+template <class Enum>
+requires std::is_enum_v<Enum>
+bool parse(std::string_view text, Enum& field) {
+  for (int i = 0; i < kChoices<Enum>; ++i) {
+    if (name_of(static_cast<Enum>(i)) == text) return field = static_cast<Enum>(i), true;
+  }
+  return false;
 }
 
-bool assign_limit(Config& config, std::string_view value) {
-  const std::optional<MemoryLimit> limit = parse_limit(value);
-  if (limit) config.limit = *limit;
-  return limit.has_value();
-}
-
-bool assign_reuse(Config& config, std::string_view value) {
-  return assign_choice(config.reuse, value,
-                       std::array{ReusePolicy::wait, ReusePolicy::balanced, ReusePolicy::no_wait});
-}
-
-bool assign_trust(Config& config, std::string_view value) {
-  config.trust.reset();
-  if (value.empty()) return true;
+bool parse(std::string_view text, std::optional<Trust>& field) {
   Trust trust{};
-  if (!assign_choice(trust, value, std::array{Trust::told, Trust::context})) return false;
-  config.trust = trust;
+  if (!text.empty() && !parse(text, trust)) return false;
+  field = text.empty() ? std::nullopt : std::optional(trust);
   return true;
 }
 
-bool assign_memory(Config& config, std::string_view value) {
-  return assign_choice(config.memory, value, std::array{MemoryKind::pages, MemoryKind::plain});
-}
-
-bool assign_switch(bool& field, std::string_view value) {
-  if (value != "0" && value != "1") return false;
-  field = value == "1";
+bool parse(std::string_view text, bool& field) {
+  if (text != "0" && text != "1") return false;
+  field = text == "1";
   return true;
 }
 
-bool assign_addresses(Config& config, std::string_view value) {
-  return assign_choice(config.addresses, value,
-                       std::array{Addresses::any, Addresses::fixed, Addresses::prefer});
-}
-
-bool assign_context_events(Config& config, std::string_view value) {
-  return assign_switch(config.context_events, value);
-}
-
-bool assign_c10d(Config& config, std::string_view value) {
-  return assign_switch(config.c10d, value);
-}
-
-bool assign_log(Config& config, std::string_view value) {
-  return assign_choice(
-      config.log, value,
-      std::array{LogLevel::off, LogLevel::error, LogLevel::warn, LogLevel::info, LogLevel::debug});
-}
-
-bool assign_log_file(Config& config, std::string_view value) {
-  config.log_file = value;
+bool parse(std::string_view text, std::string& field) {
+  field = text;
   return true;
 }
 
-bool assign_record(Config& config, std::string_view value) {
-  config.record = value;
-  return true;
-}
-
-bool assign_record_ring(Config& config, std::string_view value) {
-  const Result<Bytes> bytes = parse_bytes(value);
-  if (bytes.ok()) config.record_ring = *bytes;
+bool parse(std::string_view text, Bytes& field) {
+  const Result<Bytes> bytes = parse_bytes(text);
+  if (bytes.ok()) field = *bytes;
   return bytes.ok();
 }
 
-bool assign_record_signal(Config& config, std::string_view value) {
-  return assign_choice(config.record_signal, value,
-                       std::array{RecordSignal::none, RecordSignal::usr1, RecordSignal::usr2});
+bool parse(std::string_view text, MemoryLimit& field) {
+  const std::optional<MemoryLimit> limit = parse_limit(text);
+  if (limit) field = *limit;
+  return limit.has_value();
 }
 
-bool assign_record_stacks(Config& config, std::string_view value) {
-  const Result<RecordStacks> stacks = record_stacks_of(value);
-  if (stacks.ok()) config.record_stacks = *stacks;
-  return stacks.ok();
-}
-
-bool assign_snapshot_on_oom(Config& config, std::string_view value) {
-  config.snapshot_on_oom = value;
-  return true;
-}
-
-bool assign_time_driver(Config& config, std::string_view value) {
-  return assign_switch(config.time_driver, value);
-}
-
-bool assign_validate(Config& config, std::string_view value) {
-  return assign_switch(config.validate, value);
+template <auto kField>
+bool assign(Config& config, std::string_view value) {
+  return parse(value, config.*kField);
 }
 
 constexpr std::array kSettings = {
     Setting{"WEIR_DEVICE", "`cuda` or `sim`", "cuda",
             "Where memory comes from: GPUs through the CUDA driver, or a simulated device, to try "
             "things with no GPU.",
-            assign_device},
+            assign<&Config::device>},
     Setting{"WEIR_LIMIT",
             "a size (`20GiB`, `512 MiB`, `1000000000`), a share (`80%`, `0.8`), or `none`", "none",
             "Most physical memory to hold on each device: bytes, or a share of all that the device "
             "has.",
-            assign_limit},
+            assign<&Config::limit>},
     Setting{
         "WEIR_REUSE", "`wait`, `balanced` or `no_wait`", "balanced",
         "Whether a request takes free memory whose last use may still be running (`wait`: "
         "least memory), or decides by how recent the last use is, and takes new memory where a "
         "little of it avoids a wait (`balanced`). With `no_wait` no request makes a stream wait "
         "for another: for kernels that wait for flags of the host or of other GPUs.",
-        assign_reuse},
+        assign<&Config::reuse>},
     Setting{"WEIR_TRUST", "`told` or `context`", "",
             "What Weir relies on to know who uses a block. `told`: uses on other streams are told, "
             "and streams retired. `context`: they need not be, as with PyTorch's own allocator; "
             "memory changes its stream, its pool or its owner only behind an event of the whole "
             "context (guarantees.md). When not set: `context` in PyTorch, `told` elsewhere.",
-            assign_trust},
+            assign<&Config::trust>},
     Setting{"WEIR_MEMORY", "`pages` or `plain`", "pages",
             "What memory is made of. `pages`: mapped by Weir, which joins free pieces. `plain`: "
             "segments of cudaMalloc, which other processes and libraries may open; pieces are not "
             "joined, so more is held.",
-            assign_memory},
+            assign<&Config::memory>},
     Setting{
         "WEIR_ADDRESSES", "`any`, `fixed` or `prefer`", "any",
         "Whether a program that asks for the same has its memory at the same addresses in every "
         "run, which costs memory where streams or pools share it (guarantees.md). Where the "
         "driver gives other addresses, a request fails (`fixed`), or takes them "
         "(`prefer`).",
-        assign_addresses},
+        assign<&Config::addresses>},
     Setting{"WEIR_CONTEXT_EVENTS", "`0` or `1`", "1",
             "Whether such events may be recorded. They break a capture that is going on and that "
             "Weir can't know of: `0` is for programs with captures of other libraries' streams. "
             "Memory then changes its stream only where the host waits.",
-            assign_context_events},
+            assign<&Config::context_events>},
     Setting{
         "WEIR_C10D", "`0` or `1`", "1",
         "In PyTorch, with the full backend: whether operations of torch.distributed's NCCL groups "
         "get fences, so that their tensors may be dropped at once, and may come first inside a "
         "capture (pytorch.md).",
-        assign_c10d},
+        assign<&Config::c10d>},
     Setting{"WEIR_LOG", "`off`, `error`, `warn`, `info` or `debug`", "warn",
-            "What is logged. `debug` writes a line for every event.", assign_log},
+            "What is logged. `debug` writes a line for every event.", assign<&Config::log>},
     Setting{"WEIR_LOG_FILE", "a path", "",
-            "The file that the log is appended to; standard error when not set.", assign_log_file},
+            "The file that the log is appended to; standard error when not set.",
+            assign<&Config::log_file>},
     Setting{"WEIR_RECORD", "a path", "",
             "The recording to write: everything that the heap does, for `weir replay` and the "
             "other tools. Each device after the first writes a file of its own, with its number "
             "before the extension (`run.1.weir`).",
-            assign_record},
+            assign<&Config::record>},
     Setting{"WEIR_RECORD_RING", "a size (`64MiB`)", "0",
             "Not zero: keep the latest events in so much memory on each device, and write them to "
             "`WEIR_RECORD` when memory runs out, on `WEIR_RECORD_SIGNAL`, and at the end.",
-            assign_record_ring},
+            assign<&Config::record_ring>},
     Setting{"WEIR_RECORD_SIGNAL", "`none`, `USR1` or `USR2`", "none",
             "The signal that starts the recording, which the next one stops; each further "
             "recording has a number (`run-2.weir`). With `WEIR_RECORD_RING`, the signal writes "
             "what is kept.",
-            assign_record_signal},
+            assign<&Config::record_signal>},
     Setting{"WEIR_RECORD_STACKS", "`none`, `cpp` or `python`", "none",
             "Whether a recording says who asked for each block: `cpp` has the C++ and C functions, "
             "`python` those of Python (C++ where there are none), at some microseconds an "
             "allocation.",
-            assign_record_stacks},
+            assign<&Config::record_stacks>},
     Setting{"WEIR_SNAPSHOT_ON_OOM", "a path; compressed when it ends in `.gz`", "",
             "Where to write a snapshot each time that memory ran out, with a number "
             "(`oom-1.json`); the first 16 times.",
-            assign_snapshot_on_oom},
+            assign<&Config::snapshot_on_oom>},
     Setting{"WEIR_TIME_DRIVER", "`0` or `1`", "0",
             "Whether calls to the driver are timed. They are counted always (statistics.md).",
-            assign_time_driver},
+            assign<&Config::time_driver>},
     Setting{"WEIR_VALIDATE", "`0` or `1`", "0",
             "Check the whole heap after every call, and abort with the latest events when an "
             "invariant is broken. Slow: for finding errors in Weir itself.",
-            assign_validate},
+            assign<&Config::validate>},
 };
 
 Error unknown_setting(std::string_view name) {
@@ -264,15 +224,8 @@ Error unknown_setting(std::string_view name) {
 std::string_view name_of(DeviceKind kind) { return kind == DeviceKind::cuda ? "cuda" : "sim"; }
 
 std::string_view name_of(ReusePolicy policy) {
-  switch (policy) {
-    case ReusePolicy::wait:
-      return "wait";
-    case ReusePolicy::balanced:
-      return "balanced";
-    case ReusePolicy::no_wait:
-      return "no_wait";
-  }
-  return "unknown";
+  if (policy == ReusePolicy::wait) return "wait";
+  return policy == ReusePolicy::balanced ? "balanced" : "no_wait";
 }
 
 std::string_view name_of(Trust trust) { return trust == Trust::told ? "told" : "context"; }
@@ -297,9 +250,8 @@ std::string_view name_of(RecordStacks stacks) {
 }
 
 Result<RecordStacks> record_stacks_of(std::string_view name) {
-  for (const RecordStacks stacks : {RecordStacks::none, RecordStacks::cpp, RecordStacks::python}) {
-    if (name_of(stacks) == name) return stacks;
-  }
+  RecordStacks stacks{};
+  if (parse(name, stacks)) return stacks;
   return Error(ErrorCode::invalid_argument,
                fmt::format("stacks are \"none\", \"cpp\" or \"python\", and not \"{}\"", name));
 }

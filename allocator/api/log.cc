@@ -6,7 +6,9 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -15,20 +17,19 @@
 namespace weir {
 namespace {
 
+struct LevelWords {
+  std::string_view name;
+  spdlog::level::level_enum level;
+};
+// In the order of LogLevel.
+constexpr std::array<LevelWords, 5> kLevels = {{{"off", spdlog::level::off},
+                                                {"error", spdlog::level::err},
+                                                {"warn", spdlog::level::warn},
+                                                {"info", spdlog::level::info},
+                                                {"debug", spdlog::level::debug}}};
+
 spdlog::level::level_enum spdlog_level(LogLevel level) {
-  switch (level) {
-    case LogLevel::off:
-      return spdlog::level::off;
-    case LogLevel::error:
-      return spdlog::level::err;
-    case LogLevel::warn:
-      return spdlog::level::warn;
-    case LogLevel::info:
-      return spdlog::level::info;
-    case LogLevel::debug:
-      return spdlog::level::debug;
-  }
-  return spdlog::level::off;
+  return kLevels[static_cast<std::size_t>(level)].level;
 }
 
 std::shared_ptr<spdlog::logger> make_logger(LogLevel level, spdlog::sink_ptr sink) {
@@ -76,21 +77,7 @@ class Log {
 
 }  // namespace
 
-std::string_view name_of(LogLevel level) {
-  switch (level) {
-    case LogLevel::off:
-      return "off";
-    case LogLevel::error:
-      return "error";
-    case LogLevel::warn:
-      return "warn";
-    case LogLevel::info:
-      return "info";
-    case LogLevel::debug:
-      return "debug";
-  }
-  return "unknown";
-}
+std::string_view name_of(LogLevel level) { return kLevels[static_cast<std::size_t>(level)].name; }
 
 Status configure_log(LogLevel level, const std::string& file) {
   const std::string folder = std::filesystem::path(file).parent_path();

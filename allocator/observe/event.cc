@@ -1,55 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/event.h"
 
+#include <array>
+#include <cstddef>
+
 namespace weir {
 
-std::string_view name_of(EventKind kind) {
-  switch (kind) {
-    case EventKind::allocate:
-      return "allocate";
-    case EventKind::deallocate:
-      return "deallocate";
-    case EventKind::fence:
-      return "fence";
-    case EventKind::stream_wait:
-      return "stream_wait";
-    case EventKind::host_wait:
-      return "host_wait";
-    case EventKind::create:
-      return "create";
-    case EventKind::release:
-      return "release";
-    case EventKind::map:
-      return "map";
-    case EventKind::unmap:
-      return "unmap";
-    case EventKind::lease:
-      return "lease";
-    case EventKind::unlease:
-      return "unlease";
-    case EventKind::trim:
-      return "trim";
-    case EventKind::out_of_memory:
-      return "out_of_memory";
-    case EventKind::heap_open:
-      return "heap_open";
-    case EventKind::pool_open:
-      return "pool_open";
-    case EventKind::pool_close:
-      return "pool_close";
-    case EventKind::capture_begin:
-      return "capture_begin";
-    case EventKind::capture_end:
-      return "capture_end";
-    case EventKind::context_events_lost:
-      return "context_events_lost";
-    case EventKind::region_elsewhere:
-      return "region_elsewhere";
-  }
-  return "unknown";
-}
-
 namespace {
+
+// In the order of EventKind.
+constexpr std::array<std::string_view, kEventKinds> kEventNames = {"allocate",
+                                                                   "deallocate",
+                                                                   "fence",
+                                                                   "stream_wait",
+                                                                   "host_wait",
+                                                                   "create",
+                                                                   "release",
+                                                                   "map",
+                                                                   "unmap",
+                                                                   "lease",
+                                                                   "unlease",
+                                                                   "trim",
+                                                                   "out_of_memory",
+                                                                   "heap_open",
+                                                                   "pool_open",
+                                                                   "pool_close",
+                                                                   "capture_begin",
+                                                                   "capture_end",
+                                                                   "context_events_lost",
+                                                                   "region_elsewhere"};
+static_assert(!kEventNames.back().empty());
 
 struct Words {
   std::string_view name, reason, remedy;
@@ -82,6 +62,11 @@ Words words_of(ContextEventsLost why) {
 }
 
 }  // namespace
+
+std::string_view name_of(EventKind kind) {
+  const auto number = static_cast<std::size_t>(kind);
+  return number < kEventNames.size() ? kEventNames[number] : "unknown";
+}
 
 std::string_view name_of(ContextEventsLost why) { return words_of(why).name; }
 std::string_view reason_of(ContextEventsLost why) { return words_of(why).reason; }
