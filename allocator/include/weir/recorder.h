@@ -56,7 +56,7 @@ struct RecorderOptions {
   // Who asks, for each allocation; null: nobody is named. Of several recorders of one heap, the
   // first one's is asked: they should have the same.
   StackSource* stacks = nullptr;
-  // Events that the ring holds, rounded up to a power of two; 64 bytes each.
+  // Events that the ring holds, rounded up to a power of two; 128 bytes each.
   std::size_t ring_events = std::size_t{1} << 16;
 };
 
