@@ -12,14 +12,12 @@
 
 #include "command.h"
 #include "grammar.h"
-#include "look/input_file.h"
+#include "look/any_trace.h"
 #include "look/output_file.h"
 #include "option_checks.h"
 #include "replay/limit.h"
 #include "replay/replay.h"
 #include "replay/report.h"
-#include "replay/rmm_log.h"
-#include "replay/trace_reader.h"
 
 namespace weir {
 namespace {
@@ -38,38 +36,10 @@ Result<std::unique_ptr<ReplayDevice>> open_device(const ReplayCommand& command) 
   return make_sim_replay_device();
 }
 
-// The trace, under the name that the user gave it; of another kind of file, what to do with it.
-Result<Trace> read_input(const std::string& path) {
-  const Result<InputFile> input = InputFile::open(path);
-  if (!input) return input.error();
-  const Result<FileKind> kind = kind_of_file(input->path());
-  if (!kind) return input->named(kind.error());
-  if (*kind == FileKind::recording || *kind == FileKind::pickle) {
-    return Error(
-        ErrorCode::invalid_input,
-        fmt::format("{}: not a trace, but {}; make a trace of it: weir convert {} -o "
-                    "FILE.trace.gz",
-                    input->name(),
-                    *kind == FileKind::pickle ? "a snapshot of PyTorch's" : "a recording", path));
-  }
-  if (*kind == FileKind::json) {
-    return Error(
-        ErrorCode::invalid_input,
-        fmt::format("{}: not a trace, but JSON, as a snapshot of Weir's is: a snapshot holds "
-                    "one moment, and nothing to replay",
-                    input->name()));
-  }
-  Result<Trace> trace =
-      *kind == FileKind::rmm_log ? read_rmm_log(input->path()) : read_trace(input->path());
-  if (!trace) return input->named(trace.error());
-  trace->name = input->name();
-  return trace;
-}
-
 Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& command,
                                  const ReplayLimit& limit) {
   ProgressBar bar(path, !command.quiet);
-  const Result<Trace> trace = read_input(path);
+  const Result<RecordedTrace> trace = read_any_trace(path);
   if (!trace.ok()) return trace.error();
   Result<std::unique_ptr<ReplayDevice>> device = open_device(command);
   if (!device.ok()) return std::move(device).error();
@@ -143,7 +113,10 @@ void add_replay_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<ReplayCommand>();
   CLI::App* replay = app.add_subcommand(
       "replay", "Run recorded programs through Weir, and report the memory and time they take");
-  replay->add_option("TRACE", command->traces, "Trace files, also with gzip; -: standard input")
+  replay
+      ->add_option("TRACE", command->traces,
+                   "What to run: a trace, an RMM log, a recording, or a snapshot of PyTorch's; -: "
+                   "standard input")
       ->required()
       ->transform(not_empty());
   replay

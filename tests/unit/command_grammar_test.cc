@@ -105,7 +105,7 @@ TEST_F(Grammar, ARecordingIsReadThroughAPipe) {
   EXPECT_THAT(script("cat $in/run.weir | $weir report -").out, HasSubstr("train"));
   const Finished replay = script("$weir replay $in/run.weir");
   EXPECT_EQ(replay.code, 3);
-  EXPECT_THAT(replay.err, AllOf(HasSubstr("a recording"), HasSubstr("weir convert ")));
+  EXPECT_THAT(replay.err, HasSubstr("no block begins or ends in this recording"));
 }
 
 TEST_F(Grammar, AMistakeInAPipeIsNamedAfterIt) {
@@ -163,12 +163,10 @@ TEST_F(Grammar, AFileOfNoKnownKindIsTold) {
     write("what", text);
     const std::string says = *text == '{' ? "what" : "of no known kind";
     for (const std::string& command : readers()) {
-      if (command == "replay") continue;  // says which line is no line of a trace
       const Finished finished = script(line(command, "what"));
       EXPECT_EQ(finished.code, 3) << command << "\n" << text;
       EXPECT_THAT(finished.err, HasSubstr(says)) << command << "\n" << text;
     }
-    EXPECT_EQ(script(line("replay", "what")).code, 3) << text;
   }
 }
 
@@ -346,7 +344,7 @@ TEST_F(Grammar, ASnapshotIsNothingToReplay) {
   write("snapshot.json", "{\"weir_snapshot\": 1}\n");
   const Finished finished = script("$weir replay $in/snapshot.json");
   EXPECT_EQ(finished.code, 3);
-  EXPECT_THAT(finished.err, HasSubstr("not a trace, but JSON"));
+  EXPECT_THAT(finished.err, HasSubstr("nothing to replay"));
 }
 
 TEST_F(Grammar, MistakesShowTheUsageLine) {

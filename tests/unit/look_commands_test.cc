@@ -831,6 +831,21 @@ TEST_F(LookCommands, EveryReaderOfADamagedRecordingNamesItAndReturnsThree) {
   }
 }
 
+TEST_F(LookCommands, ReplayRunsWhateverConvertMakesATraceOf) {
+  (void)recorded(path("sound.weir"));
+  for (const std::string& file : {path("sound.weir"), write("ran_out.json", kRanOut)}) {
+    EXPECT_EQ(weir("convert -o " + path("made.trace") + " " + file).code, 0);
+    const Finished own = weir("replay --json " + file);
+    const Finished made = weir("replay --json " + path("made.trace"));
+    EXPECT_EQ(own.code, made.code) << own.err;
+    nlohmann::json own_json = nlohmann::json::parse(own.out);
+    nlohmann::json made_json = nlohmann::json::parse(made.out);
+    EXPECT_GT(own_json["blocks"], 0);
+    own_json.erase("trace"), made_json.erase("trace");
+    EXPECT_EQ(own_json, made_json);
+  }
+}
+
 TEST_F(LookCommands, RecordingWithoutAnEventIsRefused) {
   const std::string file = write("begun.weir", recorded(path("sound.weir")).substr(0, 16));
   for (const std::string command : {"report ", "fit ", "look --no-open "}) {
