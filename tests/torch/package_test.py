@@ -200,8 +200,7 @@ class Package(installed.Installed):
             "weir.changed('weights', device=0)\n"
             "print(weir.sleep(device=0)['kept_bytes'], weir.residue(0)['weir_bytes'])\n"
             "weir.wake(device=0)\n"
-            "for bad in (lambda: weir.sleep('no', device=0), lambda: weir.sleep(contents='gone', device=0),\n"
-            "            lambda: weir.sleep(device=0, backup_folder='/scratch')):\n"
+            "for bad in (lambda: weir.sleep('no', device=0), lambda: weir.sleep(contents='gone', device=0)):\n"
             "    try:\n"
             "        bad()\n"
             "    except (weir.Problem, ValueError) as problem:\n"
@@ -214,7 +213,6 @@ class Package(installed.Installed):
                                      "asleep 64", "0 0"])
         self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[6])
         self.assertIn("contents='gone'", lines[7])
-        self.assertIn("backup_folder: Weir copies to host memory only", lines[8])
 
     def with_groups(self, groups, code):
         """What `code` prints, with 8 MiB of Weir's and these groups of torch.distributed."""

@@ -258,10 +258,10 @@ TEST_F(SleepInC, StructuresOfTheWrongSizeAreRefusedAndSmallOnesAreFilledAsFarAsT
   weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
   --options.size;
   EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
-  // As a program that was built where there was a backup_folder has it.
+  // As of a program that was built with a weir.h that has one option more.
   options.size = sizeof(options) + sizeof(const char*);
   EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
-  EXPECT_THAT(weir_last_error(), HasSubstr("backup_folder"));
+  EXPECT_THAT(weir_last_error(), HasSubstr("another weir.h"));
   weir_wake_options_t wake = WEIR_WAKE_OPTIONS_INIT;
   EXPECT_EQ(weir_wake(allocator_, 0, &wake, nullptr), WEIR_OK) << weir_last_error();
   --wake.size;

@@ -43,7 +43,7 @@ def _report(report: _native.SleepReport) -> dict[str, int | float]:
 
 def sleep(tags: str | Iterable[str] | None = None, *, contents: str | None = None,
           keep: bool = False, graph_scratch: bool = True, communicators: bool = False,
-          backup_folder: None = None, device: object = None) -> dict[str, int | float]:
+          device: object = None) -> dict[str, int | float]:
     """Gives the memory of tags (all) of one device (the current one) back to the driver.
 
     Addresses stay. Waits for all work of the device. Until wake() has returned nothing may be
@@ -52,12 +52,9 @@ def sleep(tags: str | Iterable[str] | None = None, *, contents: str | None = Non
     keep: leave awake what can't sleep; else that is an error which names it. graph_scratch: copy
     the bytes that graphs alone have, too. communicators: NCCL's groups of torch.distributed give
     their own memory back as well ("communicator_bytes"), and can't be used before wake(). Every rank
-    of them must make this call, and the call of wake(). backup_folder: not taken any more, and
-    refused. Returns what was given back, and what was copied.
+    of them must make this call, and the call of wake(). Returns what was given back, and what was
+    copied.
     """
-    if backup_folder is not None:
-        raise ValueError("backup_folder: Weir copies to host memory only. Leave it out; what need "
-                         "not be copied, tag with contents='discard' and load it again")
     library, allocator = _asked()
     number = _device(device)
     groups = _communicators.suspendable(number) if communicators else []
