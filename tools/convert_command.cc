@@ -15,7 +15,7 @@ namespace {
 
 struct ConvertCommand {
   std::string file, output;
-  InputOptions input;
+  std::optional<int> device;
 };
 
 Status run(const ConvertCommand& command) {
@@ -23,7 +23,7 @@ Status run(const ConvertCommand& command) {
     return allowed;
   }
   ProgressBar bar("converting " + command.file, true);
-  LoadOptions options{.kind = command.input.kind, .device = command.input.device};
+  LoadOptions options{.device = command.device};
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
   const Result<std::string> left_out = convert_to_trace(command.file, command.output, options);
   if (!left_out) return left_out.error();
@@ -51,7 +51,7 @@ void add_convert_command(CLI::App& app, ExitCode& exit_code) {
   CLI::App* convert = app.add_subcommand(
       "convert", "Write a recording, a PyTorch snapshot or an RMM log as a trace");
   add_input(*convert, "FILE", command->file, "What to convert; -: standard input");
-  add_input_options(*convert, command->input);
+  add_device_option(*convert, command->device);
   convert->add_option("--to", "The format: there is one")
       ->check(one_of({"trace"}))
       ->type_name("trace");

@@ -15,7 +15,7 @@ namespace {
 
 struct DiffCommand {
   std::string before, after;
-  InputOptions input;
+  std::optional<int> device;
   ResultOptions result;
   std::size_t top = 8;
   bool only_calls = false;
@@ -38,9 +38,9 @@ Status run(const DiffCommand& command) {
   if (!allowed) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return output.error();
-  const Result<Loaded> before = load_shown(command.before, command.input);
+  const Result<Loaded> before = load_shown(command.before, command.device);
   if (!before) return before.error();
-  const Result<Loaded> after = load_shown(command.after, command.input);
+  const Result<Loaded> after = load_shown(command.after, command.device);
   if (!after) return after.error();
   const Diff diff = diff_of(*before, *after, command.only_calls);
   Status status = output->write(diff_text(diff, command.top), [&diff] { return diff_json(diff); });
@@ -70,7 +70,7 @@ void add_diff_command(CLI::App& app, ExitCode& exit_code) {
   add_input(*diff, "BEFORE", command->before,
             "A recording, a snapshot or a trace; -: standard input");
   add_input(*diff, "AFTER", command->after, "Another");
-  add_input_options(*diff, command->input);
+  add_device_option(*diff, command->device);
   add_result_options(*diff, command->result);
   add_top_option(*diff, command->top);
   diff->add_flag("--calls", command->only_calls, "Say only which call differs first");

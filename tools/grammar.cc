@@ -143,20 +143,6 @@ void add_device_option(CLI::App& command, std::optional<int>& device) {
       ->type_name("N");
 }
 
-void add_input_options(CLI::App& command, InputOptions& options) {
-  add_device_option(command, options.device);
-  add_choice<std::optional<FileKind>>(
-      command, "--from", options.kind,
-      {{"auto", std::nullopt},
-       {"recording", FileKind::recording},
-       {"trace", FileKind::trace},
-       {"snapshot", FileKind::json},
-       {"pytorch", FileKind::pickle},
-       {"rmm", FileKind::rmm_log}},
-      "The kind of file that is read; auto: by its content",
-      one_of({"auto", "recording", "trace", "snapshot", "pytorch", "rmm"}));
-}
-
 void add_paths_option(CLI::App& command, Paths& paths) {
   add_choice<Paths>(command, "--paths", paths, {{"cut", Paths::cut}, {"full", Paths::full}},
                     "How much of the paths of source files html and csv show; cut: the last two "
@@ -164,9 +150,9 @@ void add_paths_option(CLI::App& command, Paths& paths) {
                     one_of({"cut", "full"}));
 }
 
-Result<Loaded> load_shown(const std::string& file, const InputOptions& input, bool with_help) {
+Result<Loaded> load_shown(const std::string& file, std::optional<int> device, bool with_help) {
   ProgressBar bar("reading " + (file == kStandard ? "standard input" : file), true);
-  LoadOptions options{.kind = input.kind, .device = input.device};
+  LoadOptions options{.device = device};
   options.progress = [&bar](std::uint64_t done, std::uint64_t all) { bar.update(done, all); };
   if (with_help) options.help = suite::help_of;
   return load(file, options);

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "look/file_kind.h"
 #include "look/load.h"
 #include "look/output_file.h"
 #include "look/symbols.h"
@@ -27,19 +26,14 @@ namespace weir {
 // A positional argument that names a file to read; "-": standard input.
 CLI::Option* add_input(CLI::App& command, const std::string& name, std::string& file,
                        const std::string& help);
-// What of a file is read: `--from` (what kind it is of), `--device` (which of several).
-struct InputOptions {
-  std::optional<FileKind> kind;
-  std::optional<int> device;
-};
-void add_input_options(CLI::App& command, InputOptions& options);
+// `--device`: which of several in a file is read.
 void add_device_option(CLI::App& command, std::optional<int>& device);
 
 // `--paths`: how much of a source file's path is shown.
 void add_paths_option(CLI::App& command, Paths& paths);
 
 // Loads `file`, and shows on a terminal how far that is. Says what the recording lacks.
-Result<Loaded> load_shown(const std::string& file, const InputOptions& input,
+Result<Loaded> load_shown(const std::string& file, std::optional<int> device,
                           bool with_help = false);
 
 // --- What a command writes

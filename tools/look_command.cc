@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -32,7 +33,7 @@ constexpr std::size_t kSentences = 3;  // of the verdict
 
 struct LookCommand {
   std::string file;
-  InputOptions input;
+  std::optional<int> device;
   Paths paths = Paths::cut;
   bool no_open = false;
 };
@@ -86,7 +87,7 @@ Status open_page(const LookCommand& command, const std::string& name,
 Status run(const LookCommand& command) {
   if (command.file.empty()) return open_page(command, "weir", {});
   if (Status allowed = check_names({{"FILE", command.file}}, {}); !allowed) return allowed;
-  const Result<Loaded> recording = load_shown(command.file, command.input, true);
+  const Result<Loaded> recording = load_shown(command.file, command.device, true);
   if (!recording) return recording.error();
   const Report report = report_of(*recording, {}, recording->origin);
   const std::vector<std::string> verdict = verdict_of(report);
@@ -119,7 +120,7 @@ void add_look_command(CLI::App& app, ExitCode& exit_code) {
   add_input(*look, "FILE", command->file,
             "What to look at; -: standard input; none: a page that reads the file dropped on it")
       ->required(false);
-  add_input_options(*look, command->input);
+  add_device_option(*look, command->device);
   add_paths_option(*look, command->paths);
   look->add_flag("--no-open", command->no_open, "Make the page, and open no browser");
   look->footer(kLookFooter);

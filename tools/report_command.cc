@@ -20,7 +20,7 @@ namespace {
 
 struct ReportCommand {
   std::string file, at;
-  InputOptions input;
+  std::optional<int> device;
   ResultOptions result;
   ReportOptions options;
 };
@@ -36,7 +36,7 @@ Status run(ReportCommand command) {
   if (!allowed) return allowed;
   Result<ResultOutput> output = ResultOutput::open(command.result);
   if (!output) return output.error();
-  const Result<Loaded> recording = load_shown(command.file, command.input, true);
+  const Result<Loaded> recording = load_shown(command.file, command.device, true);
   if (!recording) return recording.error();
   if (!command.at.empty()) {
     const Result<std::size_t> at = parse_moment(command.at, *recording);
@@ -67,7 +67,7 @@ void add_report_command(CLI::App& app, ExitCode& exit_code) {
       "report", "Say what made a program's peak of memory, what was held for nothing, and why");
   add_input(*report, "FILE", command->file,
             "A recording, a snapshot of Weir's or PyTorch's, or a trace; -: standard input");
-  add_input_options(*report, command->input);
+  add_device_option(*report, command->device);
   add_result_options(*report, command->result);
   add_top_option(*report, command->options.top);
   report

@@ -18,7 +18,7 @@ namespace {
 struct TimelineCommand {
   std::vector<std::string> files;
   std::string output, at;
-  InputOptions input;
+  std::optional<int> device;
   std::optional<LookFormat> format;  // none: a page
   Paths paths = Paths::cut;
 };
@@ -38,7 +38,7 @@ Status run(const TimelineCommand& command) {
   std::vector<Loaded> recordings;
   recordings.reserve(command.files.size());
   for (const std::string& file : command.files) {
-    Result<Loaded> recording = load_shown(file, command.input, !command.format);
+    Result<Loaded> recording = load_shown(file, command.device, !command.format);
     if (!recording.ok()) return std::move(recording).error();
     recordings.push_back(*std::move(recording));
   }
@@ -92,7 +92,7 @@ void add_timeline_command(CLI::App& app, ExitCode& exit_code) {
       ->required()
       ->expected(1, 2)
       ->transform(not_empty());
-  add_input_options(*timeline, command->input);
+  add_device_option(*timeline, command->device);
   add_choice<std::optional<LookFormat>>(*timeline, "--to", command->format,
                                         {{"memory_viz", LookFormat::memory_viz},
                                          {"perfetto", LookFormat::perfetto},

@@ -715,11 +715,11 @@ TEST_F(LookCommands, WhatAFileIsIsSaidWhereItCannotBeRead) {
   const Finished trace = weir("report " + write("trace.json", R"({"traceEvents": []})"));
   EXPECT_EQ(trace.code, 3);
   EXPECT_THAT(trace.err, HasSubstr("a trace of PyTorch's profiler, which has no blocks"));
-  const Finished cut = weir("report --from pytorch " + write("cut.json", R"({"segments": [)"));
+  const Finished cut = weir("report " + write("cut.json", R"({"segments": [)"));
   EXPECT_THAT(cut.err, HasSubstr("the JSON was cut off: it ends at byte 14"));
-  const Finished before = weir("--from pytorch report " + write("s.json", kRanOut));
+  const Finished before = weir("--device 1 report " + write("s.json", kRanOut));
   EXPECT_EQ(before.code, 2);
-  EXPECT_THAT(before.err, HasSubstr("'--from' stands before the command that it belongs to: "));
+  EXPECT_THAT(before.err, HasSubstr("'--device' stands before the command that it belongs to: "));
 }
 
 TEST_F(LookCommands, WhatCannotBePrintedIsSaid) {

@@ -276,7 +276,7 @@ TEST_F(BenchCommand, ReadsWhatOthersRecorded) {
   const Finished converted = weir("convert " + log + " -o " + path("rmm.trace"));
   EXPECT_EQ(converted.code, 0) << converted.err;
   EXPECT_THAT(read("rmm.trace"), HasSubstr("\na 0 3145728 1 36000000001\n"));
-  const Finished report = weir("report --from rmm " + log);
+  const Finished report = weir("report " + log);
   EXPECT_EQ(report.code, 0) << report.err;
 }
 
