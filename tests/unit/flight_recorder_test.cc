@@ -2,7 +2,6 @@
 // The latest events in memory, and what was there before them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -154,18 +153,6 @@ TEST_F(FlightRecorder, WritesAgainAndReplacesTheFile) {
   ASSERT_TRUE(recorder->close().ok());
   ASSERT_TRUE(recorder->write_to(path_).ok()) << "what is kept is there after the end, too";
   EXPECT_THAT(read().events, SizeIs(2));
-}
-
-TEST_F(FlightRecorder, WhatIsNoPlainFileIsWrittenToAndStays) {
-  const auto recorder = Recorder::keep(1_MiB);
-  const std::string link = path_ + ".link";
-  ASSERT_EQ(::symlink(path_.c_str(), link.c_str()), 0);
-  EXPECT_TRUE(recorder->write_to(link).ok());
-  EXPECT_EQ(read().damage, "");  // of the link's target
-  ASSERT_EQ(::unlink(link.c_str()), 0);
-  ASSERT_EQ(::symlink("/dev/full", link.c_str()), 0);
-  EXPECT_THAT(recorder->write_to(link).error().message(), HasSubstr("No space left"));
-  EXPECT_EQ(::unlink(link.c_str()), 0);
 }
 
 TEST_F(FlightRecorder, AFileThatCannotBeWrittenIsNamed) {

@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "observe/event_ring.h"
 #include "tests/events_of.h"
 #include "tests/unit/recording_fixture.h"
 
@@ -23,7 +22,7 @@ namespace weir {
 namespace {
 
 using test::allocated;
-using test::event;
+
 using test::freed;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -351,18 +350,6 @@ TEST(PythonStacks, WhereThereIsNoPythonAreThoseOfCpp) {
   EXPECT_EQ(frames.back(), cpp_stacks().frames(cpp_stacks().here()).back());
   EXPECT_THAT(python_stacks().frames(0), SizeIs(0));
   python_ends();  // nothing to wait for
-}
-
-TEST(EventRing, GivesBackWhatWasPutInInOrderAndRefusesMore) {
-  EventRing ring(4);
-  for (int round = 0; round < 3; ++round) {
-    for (std::uint64_t i = 0; i < 4; ++i) {
-      EXPECT_TRUE(ring.push(event(EventKind::allocate, i, 0_ns)));
-    }
-    EXPECT_FALSE(ring.push(event(EventKind::allocate, 9, 0_ns)));
-    for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(ring.pop()->address.value, i);
-    EXPECT_FALSE(ring.pop().has_value());
-  }
 }
 
 }  // namespace

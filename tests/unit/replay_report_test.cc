@@ -81,19 +81,6 @@ TEST(ReplayReport, JsonHasEveryFigureOfTheWholeAndOfEachPass) {
   }
 }
 
-TEST(ReplayReport, SeveralOutcomesAreAList) {
-  std::vector<ReplayOutcome> outcomes = {outcome(), ReplayOutcome{}};
-  outcomes[1].trace = "bad.trace";
-  outcomes[1].error = Error(ErrorCode::invalid_input, "bad.trace:3: wrong");
-  const nlohmann::json json = nlohmann::json::parse(report_json(outcomes));
-  ASSERT_TRUE(json.is_array());
-  ASSERT_EQ(json.size(), 2u);
-  EXPECT_EQ(json[0]["trace"], "some.trace");
-  EXPECT_EQ(json[1]["trace"], "bad.trace");
-  EXPECT_EQ(json[1]["exit_code"], 3);
-  EXPECT_EQ(json[1]["error"]["message"], "bad.trace:3: wrong");
-}
-
 TEST(ReplayReport, EveryFailureHasItsExitCode) {
   ReplayOutcome one = outcome();
   const auto code_after = [&one](ReplayFailure::Kind kind) {
@@ -133,15 +120,6 @@ TEST(ReplayReport, UncheckedRacesAreNotReportedAsNone) {
   EXPECT_EQ(json_of(one)["races"], nullptr);
   EXPECT_THAT(report_text(*one.report), HasSubstr("nobody looked for races"));
   EXPECT_EQ(one.exit_code(), ExitCode::ok);
-}
-
-TEST(ReplayReport, GraphsAreCounted) {
-  ReplayOutcome one = outcome();
-  EXPECT_EQ(json_of(one)["graphs"], 0);
-  EXPECT_THAT(report_text(*one.report), Not(HasSubstr("captured")));
-  one.report->graphs = 13;
-  EXPECT_EQ(json_of(one)["graphs"], 13);
-  EXPECT_THAT(report_text(*one.report), HasSubstr("13 graphs were captured into one pool"));
 }
 
 }  // namespace

@@ -248,19 +248,6 @@ TEST(Replay, ValidatedReplayMeasuresTheSame) {
   EXPECT_EQ(plain.all.driver_calls, validated.all.driver_calls);
 }
 
-TEST(Replay, TwiceTheSameGivesTheSameBytes) {
-  const Result<Trace> trace = read_trace("bench/traces/serve_multistream.trace.gz");
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
-  std::vector<std::string> reports;
-  for (int run = 0; run < 2; ++run) {
-    ReplayOutcome outcome;
-    outcome.trace = trace->name;
-    outcome.report = replayed(*trace, {.passes = 2});
-    reports.push_back(report_json({&outcome, 1}) + report_text(*outcome.report));
-  }
-  EXPECT_EQ(reports[0], reports[1]);
-}
-
 // A program of its own choosing, from the seed, on two streams that are ordered with each other.
 void run_program(DeviceHeap& heap, SimDevice& device, unsigned seed) {
   std::mt19937 random(seed);
