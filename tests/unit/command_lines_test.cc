@@ -258,13 +258,6 @@ TEST_F(CommandLines, AnUnknownOptionSuggestsTheNearest) {
   }
 }
 
-TEST_F(CommandLines, TheVersionIsACommandToo) {
-  const Finished command = run("version"), option = run("--version");
-  EXPECT_EQ(command.code, 0);
-  EXPECT_THAT(command.out, ::testing::StartsWith("weir "));
-  EXPECT_EQ(command.out, option.out);
-}
-
 TEST_F(CommandLines, WhoWantsToOpenAPageIsToldOfLook) {
   for (const std::string arguments : {"look --open x", "timeline --open x", "--open x"}) {
     expect_refused(run(arguments), arguments, {"unknown option '--open'; weir look FILE"});
@@ -277,6 +270,15 @@ TEST_F(CommandLines, AnUnknownOptionIsNamedBeforeWhatIsMissing) {
                  {"weir timeline: unknown option '--ouput'; did you mean '--output'?\n"});
   expect_refused(run("--bogus"), "--bogus", {"weir: unknown option '--bogus'\n"});
   expect_refused(run("comm --bogus"), "comm --bogus", {"weir comm: unknown option '--bogus'\n"});
+}
+
+TEST_F(CommandLines, AnUnknownChoiceAndAMissingFileAreRefused) {
+  const std::string trace = path("small.trace");
+  for (const std::string& arguments :
+       {"replay --device tpu " + trace, "replay --policy sometimes " + trace, std::string("replay"),
+        std::string("report"), "diff " + trace, std::string("top")}) {
+    expect_refused(run(arguments), arguments, {"weir"});
+  }
 }
 
 TEST_F(CommandLines, AnArgumentTooManyIsNamed) {

@@ -15,7 +15,6 @@ namespace {
 
 using namespace std::string_literals;  // NOLINT(google-build-using-namespace): ""s keeps zeros
 using Kind = PickleValue::Kind;
-using testing::HasSubstr;
 using testing::StartsWith;
 
 Result<Pickle> parse(const std::string& bytes) { return Pickle::parse(bytes, "p"); }
@@ -112,43 +111,6 @@ TEST(PickleReader, EveryPrefixIsRefused) {
   }
 }
 
-// A history of one entry.
-void write_history(PickleWriter& writer, std::string_view action, std::int64_t bytes) {
-  writer.begin_list();
-  writer.begin_dict();
-  writer.key("action");
-  writer.string(action);
-  writer.key("size");
-  writer.integer(bytes);
-  writer.end_dict();
-  writer.end_list();
-}
-
-TEST(PytorchTrace, TheDeviceThatRanOutIsShown) {
-  std::string bytes;
-  PickleWriter writer(bytes);
-  writer.begin_dict();
-  writer.key("segments");
-  writer.begin_list();
-  writer.end_list();
-  writer.key("device_traces");
-  writer.begin_list();
-  write_history(writer, "segment_alloc", 1 << 21);
-  write_history(writer, "oom", 4096);
-  write_history(writer, "segment_alloc", 1 << 22);
-  writer.end_list();
-  writer.end_dict();
-  writer.finish();
-  const Result<Pickle> pickle = parse(bytes);
-  ASSERT_TRUE(pickle.ok());
-  const Result<PytorchTrace> trace = pytorch_trace(*pickle, "p", std::nullopt);
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
-  EXPECT_EQ(trace->device, 1);
-  EXPECT_EQ(trace->stacks.failures.size(), 1U);
-  EXPECT_THAT(trace->text, HasSubstr("m out of memory: 4096 bytes on stream 0"));
-  EXPECT_EQ(trace->devices.size(), 3U);
-}
-
 TEST(PickleWriter, IsReadBackWhole) {
   std::string bytes;
   PickleWriter writer(bytes);
@@ -192,19 +154,6 @@ TEST(PytorchTrace, RefusesWhatIsNoSnapshotAndSaysSo) {
     ASSERT_FALSE(trace.ok());
     EXPECT_EQ(trace.error().code(), ErrorCode::invalid_input);
     EXPECT_THAT(trace.error().message(), StartsWith("p: "));
-  }
-}
-
-TEST(PytorchTrace, RefusesADeviceThatIsNotThere) {
-  const Result<Pickle> pickle = parse(
-      "\x80\x02}(X\x0d\x00\x00\x00"
-      "device_traces](]eX\x08\x00\x00\x00segments]u."s);
-  ASSERT_TRUE(pickle.ok()) << pickle.error().message();
-  EXPECT_TRUE(pytorch_trace(*pickle, "p", 0).ok());
-  for (const int device : {-1, 1}) {
-    const Result<PytorchTrace> trace = pytorch_trace(*pickle, "p", device);
-    ASSERT_FALSE(trace.ok());
-    EXPECT_THAT(trace.error().message(), HasSubstr(" was not used; no other was either"));
   }
 }
 
