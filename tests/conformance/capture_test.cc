@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,13 +18,6 @@ namespace {
 
 class DeviceCaptures : public ConformanceOnAPage {
  protected:
-  void SetUp() override {
-    ConformanceOnAPage::SetUp();
-    if (IsSkipped()) return;
-    a_ = rig().new_stream();
-    b_ = rig().new_stream();
-  }
-
   CaptureInfo info(Stream stream) {
     const Result<CaptureInfo> info = device().capture_info(stream);
     EXPECT_TRUE(info.ok()) << info.error().message();
@@ -59,15 +53,22 @@ class DeviceCaptures : public ConformanceOnAPage {
     expect_ok(device().destroy_graph(*graph));
     return executable.ok() ? *executable : ExecutableHandle{};
   }
+  // Ends a capture of which it does not matter whether it was broken.
+  void abandon(Stream stream) {
+    if (const Result<GraphHandle> graph = device().end_capture(stream); graph.ok()) {
+      expect_ok(device().destroy_graph(*graph));
+    }
+    EXPECT_EQ(status(stream), CaptureInfo::Status::none);
+  }
+  // The node that was captured last in `stream`.
+  GraphNode last_node(Stream stream) {
+    const std::vector<GraphNode> nodes = tips(stream);
+    EXPECT_EQ(nodes.size(), 1u);
+    return nodes.empty() ? GraphNode{} : nodes.front();
+  }
   void run(ExecutableHandle executable, Stream stream) {
     expect_ok(device().launch_graph(executable, stream));
     finish(stream);
-  }
-  // `later` waits for the work queued so far on `earlier`.
-  void order(Stream earlier, Stream later) {
-    const EventHandle event = record(earlier);
-    expect_ok(device().wait(later, event));
-    expect_ok(device().destroy_event(event));
   }
   template <class T>
   static void expect_not_legal(const Result<T>& result) {
@@ -86,18 +87,13 @@ class DeviceCaptures : public ConformanceOnAPage {
   // The capture of `stream` is broken, and once it ended the stream is as it was.
   void expect_broken(Stream stream) {
     EXPECT_EQ(status(stream), CaptureInfo::Status::invalidated);
+    expect_not_legal(device().capture_tips(stream));
     expect_not_legal(device().end_capture(stream));
     EXPECT_EQ(status(stream), CaptureInfo::Status::none);
     fill(stream, 77);
     finish(stream);
     expect_filled(77);
   }
-  void fill(Stream stream, std::uint32_t value) {
-    rig().fill(stream, address_, page_size(), value);
-  }
-  void expect_filled(std::uint32_t value) { rig().expect_filled(address_, page_size(), value); }
-
-  Stream a_, b_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceCaptures, each_kind_of_device(), kind_name);
@@ -133,20 +129,39 @@ TEST_P(DeviceCaptures, AnotherThreadMayAskMeanwhileHowAStreamStands) {
   asks.join();
 }
 
-TEST_P(DeviceCaptures, WorkRunsWhenItsGraphIsLaunchedAndEachTime) {
-  fill(b_, 1);
-  finish(b_);
+TEST_P(DeviceCaptures, WorkRunsAtEachLaunchAndNotBefore) {
+  for (const CaptureMode mode :
+       {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
+    fill(a_, 1);
+    begin(a_, mode);
+    fill(a_, 7);
+    const ExecutableHandle executable = end(a_);
+    finish(a_);
+    expect_filled(1);
+    for (const Stream stream : {a_, b_}) {
+      fill(stream, 2);
+      run(executable, stream);
+      expect_filled(7);
+    }
+    expect_ok(device().destroy_executable(executable));
+  }
+}
+
+TEST_P(DeviceCaptures, WorkAfterALaunchInItsStreamComesAfterTheGraph) {
   begin(a_);
-  fill(a_, 2);
+  fill(a_, 7);
+  order(a_, b_);
+  fill(b_, 8);
+  order(b_, a_);
   const ExecutableHandle executable = end(a_);
+  expect_ok(device().launch_graph(executable, b_));
+  order(b_, a_);
   finish(a_);
-  expect_filled(1);
-  run(executable, a_);
-  expect_filled(2);
-  fill(b_, 3);
-  finish(b_);
-  run(executable, b_);
-  expect_filled(2);
+  expect_filled(8);
+  expect_ok(device().launch_graph(executable, a_));
+  fill(a_, 9);
+  finish(a_);
+  expect_filled(9);
   expect_ok(device().destroy_executable(executable));
 }
 
@@ -167,22 +182,43 @@ TEST_P(DeviceCaptures, AStreamJoinsByWaitingAndItsWorkIsOrderedInTheGraph) {
   expect_ok(device().destroy_executable(executable));
 }
 
-TEST_P(DeviceCaptures, ANodeDependsOnTheTipsOfItsStream) {
+TEST_P(DeviceCaptures, ANodeDependsOnWhatItsStreamDidAndWaitedFor) {
   begin(a_);
   EXPECT_TRUE(tips(a_).empty());
   fill(a_, 1);
-  const std::vector<GraphNode> first = tips(a_);
-  ASSERT_EQ(first.size(), 1u);
-  EXPECT_TRUE(dependencies(first[0]).empty());
+  const GraphNode first = last_node(a_);
   order(a_, b_);
-  EXPECT_EQ(tips(a_), first) << "a record adds no node";
+  EXPECT_EQ(last_node(a_), first) << "a record adds no node";
   fill(b_, 2);
-  const std::vector<GraphNode> second = tips(b_);
-  ASSERT_EQ(second.size(), 1u);
-  EXPECT_EQ(dependencies(second[0]), std::set{first[0]});
-  order(b_, a_);
+  const GraphNode beside = last_node(b_);
   fill(a_, 3);
+  const GraphNode second = last_node(a_);
+  order(b_, a_);
+  fill(a_, 4);
+  EXPECT_TRUE(dependencies(first).empty());
+  EXPECT_EQ(dependencies(beside), std::set{first});
+  EXPECT_EQ(dependencies(second), std::set{first});
+  EXPECT_EQ(dependencies(last_node(a_)), (std::set{beside, second}));
   expect_ok(device().destroy_executable(end(a_)));
+}
+
+TEST_P(DeviceCaptures, ADependencyIsAddedToThoseThatAreThere) {
+  for (const std::size_t count : {2, 8, 9, 40}) {
+    begin(a_);
+    std::vector<GraphNode> nodes;
+    while (nodes.size() < count) {
+      fill(a_, 1);
+      nodes.push_back(last_node(a_));
+    }
+    const std::set<GraphNode> all(nodes.begin(), nodes.end());
+    EXPECT_EQ(all.size(), count);
+    expect_ok(device().add_capture_dependencies(a_, std::span(nodes).first(count - 1)));
+    const std::vector<GraphNode> now = tips(a_);
+    EXPECT_EQ(std::set(now.begin(), now.end()), all);
+    fill(a_, 2);
+    EXPECT_EQ(dependencies(last_node(a_)), all);
+    expect_ok(device().destroy_executable(end(a_)));
+  }
 }
 
 TEST_P(DeviceCaptures, AnAddedDependencyOrdersAsAWaitDoes) {
@@ -230,13 +266,8 @@ TEST_P(DeviceCaptures, AWaitForAnotherCaptureIsRefused) {
   begin(b_);
   const EventHandle other = record(b_);
   expect_not_legal(device().wait(a_, other));
-  for (const Stream stream : {a_, b_}) {
-    // Whether the second one survives is the device's business.
-    if (const Result<GraphHandle> graph = device().end_capture(stream); graph.ok()) {
-      expect_ok(device().destroy_graph(*graph));
-    }
-    EXPECT_EQ(status(stream), CaptureInfo::Status::none);
-  }
+  // Whether the second one survives is the device's business.
+  for (const Stream stream : {a_, b_}) abandon(stream);
   expect_ok(device().destroy_event(other));
 }
 
@@ -368,6 +399,28 @@ TEST_P(DeviceCaptures, CapturesThatCantBeAreRefused) {
   expect_not_legal(device().begin_capture(a_, CaptureMode::global));
   EXPECT_EQ(status(a_), CaptureInfo::Status::active);
   expect_ok(device().destroy_executable(end(a_)));
+}
+
+TEST_P(DeviceCaptures, ACaptureEndsInTheThreadThatBeganItUnlessItIsRelaxed) {
+  for (const CaptureMode mode : {CaptureMode::global, CaptureMode::thread_local_}) {
+    begin(a_, mode);
+    fill(a_, 1);
+    std::thread([&] { expect_not_legal(device().end_capture(a_)); }).join();
+    abandon(a_);
+  }
+  begin(a_, CaptureMode::relaxed);
+  fill(a_, 1);
+  std::thread([&] { expect_ok(device().destroy_executable(end(a_))); }).join();
+  EXPECT_EQ(status(a_), CaptureInfo::Status::none);
+}
+
+TEST_P(DeviceCaptures, ACaptureEndsInTheStreamThatBeganIt) {
+  begin(a_);
+  fill(a_, 1);
+  order(a_, b_);
+  fill(b_, 2);
+  expect_not_legal(device().end_capture(b_));
+  abandon(a_);
 }
 
 }  // namespace

@@ -10,13 +10,8 @@
 namespace weir::conformance {
 namespace {
 
-class DeviceContext : public Conformance {
+class DeviceContext : public ConformanceOnAPage {
  protected:
-  bool done(EventHandle event) {
-    const Result<bool> answer = device().query(event);
-    EXPECT_TRUE(answer.ok()) << answer.error().message();
-    return answer.ok() && *answer;
-  }
   // Whether the device has such events; without them the rest is skipped.
   bool has_events() {
     const EventHandle event = new_event();
@@ -30,28 +25,22 @@ INSTANTIATE_TEST_SUITE_P(Devices, DeviceContext, each_kind_of_device(), kind_nam
 
 TEST_P(DeviceContext, AnEventCoversTheWorkOfEveryStream) {
   if (!has_events()) GTEST_SKIP() << "the driver has no events of the whole context";
-  const Stream a = rig().new_stream(), b = rig().new_stream(), later = rig().new_stream();
-  const PhysicalHandle page = create(page_size());
-  const Address address = reserve(page_size());
-  map(address, page_size(), page);
-  rig().hold(a);
-  rig().fill(a, address, page_size() / 2, 1);
-  rig().fill(b, address + page_size() / 2, page_size() / 4, 2);
+  const Stream later = c_;
+  rig().hold(a_);
+  rig().fill(a_, address_, page_size() / 2, 1);
+  rig().fill(b_, address_ + page_size() / 2, page_size() / 4, 2);
   const EventHandle event = new_event();
   expect_ok(device().record_context(event));
   EXPECT_FALSE(done(event));
   // A stream that waits for it is behind all of them.
   expect_ok(device().wait(later, event));
-  rig().fill(later, address, page_size(), 3);
+  fill(later, 3);
   rig().let_go_soon();
   expect_ok(device().synchronize(event));
   EXPECT_TRUE(done(event));
   finish(later);
-  rig().expect_filled(address, page_size(), 3);
+  expect_filled(3);
   expect_ok(device().destroy_event(event));
-  expect_ok(device().unmap(address, page_size()));
-  expect_ok(device().unreserve(address, page_size()));
-  expect_ok(device().release(page));
 }
 
 TEST_P(DeviceContext, AnEventCoversTheWorkOfAStreamThatWasDestroyed) {
@@ -69,9 +58,8 @@ TEST_P(DeviceContext, AnEventCoversTheWorkOfAStreamThatWasDestroyed) {
 }
 
 TEST_P(DeviceContext, TheHostWaitsForTheWorkOfEveryStream) {
-  const Stream a = rig().new_stream(), b = rig().new_stream();
-  rig().hold(a);
-  const EventHandle of_a = record(a), of_b = record(b);
+  rig().hold(a_);
+  const EventHandle of_a = record(a_), of_b = record(b_);
   EXPECT_FALSE(done(of_a));
   rig().let_go_soon();
   expect_ok(device().synchronize_context());
@@ -141,27 +129,21 @@ TEST_P(DevicePeers, AnEventCoversTheWorkOfAPeer) {
   rig().add_peer();
   const Stream far = rig().new_stream_of_peer(), near = rig().new_stream(),
                later = rig().new_stream();
-  const PhysicalHandle page = create(page_size());
-  const Address address = reserve(page_size());
-  map(address, page_size(), page);
   rig().hold(far);
-  rig().fill(far, address, page_size() / 2, 1);
-  rig().fill(near, address + page_size() / 2, page_size() / 2, 2);
+  rig().fill(far, address_, page_size() / 2, 1);
+  rig().fill(near, address_ + page_size() / 2, page_size() / 2, 2);
   const EventHandle event = new_event();
   expect_ok(device().record_context(event));
   EXPECT_FALSE(done(event));
   // A stream that waits for it is behind all of them.
   expect_ok(device().wait(later, event));
-  rig().fill(later, address, page_size(), 3);
+  fill(later, 3);
   rig().let_go_soon();
   expect_ok(device().synchronize(event));
   EXPECT_TRUE(done(event));
   finish(later);
-  rig().expect_filled(address, page_size(), 3);
+  expect_filled(3);
   expect_ok(device().destroy_event(event));
-  expect_ok(device().unmap(address, page_size()));
-  expect_ok(device().unreserve(address, page_size()));
-  expect_ok(device().release(page));
 }
 
 TEST_P(DevicePeers, AnEventDoesNotCoverTheWorkOfADeviceThatIsNoPeer) {

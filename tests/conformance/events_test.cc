@@ -11,29 +11,7 @@
 namespace weir::conformance {
 namespace {
 
-class DeviceEvents : public ConformanceOnAPage {
- protected:
-  void SetUp() override {
-    ConformanceOnAPage::SetUp();
-    if (IsSkipped()) return;
-    a_ = rig().new_stream();
-    b_ = rig().new_stream();
-    c_ = rig().new_stream();
-  }
-
-  bool done(EventHandle event) {
-    const Result<bool> answer = device().query(event);
-    EXPECT_TRUE(answer.ok()) << answer.error().message();
-    return answer.ok() && *answer;
-  }
-  void fill(Stream stream, std::uint32_t value) {
-    rig().fill(stream, address_, page_size(), value);
-  }
-  void expect_filled(std::uint32_t value) { rig().expect_filled(address_, page_size(), value); }
-
-  Stream a_, b_, c_;
-};
-
+class DeviceEvents : public ConformanceOnAPage {};
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceEvents, each_kind_of_device(), kind_name);
 
 TEST_P(DeviceEvents, AStreamIsTheSameWhoeverAsks) {

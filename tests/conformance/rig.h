@@ -118,7 +118,7 @@ class Conformance : public testing::TestWithParam<RigKind> {
   std::unique_ptr<Rig> rig_;
 };
 
-// With one page, mapped.
+// With one page, mapped, and streams to use it on.
 class ConformanceOnAPage : public Conformance {
  protected:
   void SetUp() override {
@@ -127,6 +127,7 @@ class ConformanceOnAPage : public Conformance {
     handle_ = create(page_size());
     address_ = reserve(page_size());
     map(address_, page_size(), handle_);
+    for (Stream* const stream : {&a_, &b_, &c_}) *stream = rig().new_stream();
   }
   void TearDown() override {
     if (IsSkipped()) return;
@@ -135,8 +136,25 @@ class ConformanceOnAPage : public Conformance {
     expect_ok(device().release(handle_));
   }
 
+  bool done(EventHandle event) {
+    const Result<bool> answer = device().query(event);
+    EXPECT_TRUE(answer.ok()) << answer.error().message();
+    return answer.ok() && *answer;
+  }
+  // `later` waits for the work queued so far on `earlier`.
+  void order(Stream earlier, Stream later) {
+    const EventHandle event = record(earlier);
+    expect_ok(device().wait(later, event));
+    expect_ok(device().destroy_event(event));
+  }
+  void fill(Stream stream, std::uint32_t value) {
+    rig().fill(stream, address_, page_size(), value);
+  }
+  void expect_filled(std::uint32_t value) { rig().expect_filled(address_, page_size(), value); }
+
   PhysicalHandle handle_;
   Address address_;
+  Stream a_, b_, c_;
 };
 
 inline auto each_kind_of_device() {
