@@ -48,6 +48,31 @@ TEST(Trend, OfNoiseIsFlat) {
   EXPECT_LE(grew, 3);
 }
 
+TEST(Trend, IsJudgedByItsShape) {
+  using Value = double (*)(double);
+  const struct {
+    const char* what;
+    std::size_t count;
+    double slack;
+    Value value;
+    bool judged, grows;
+  } rows[] = {
+      {"one more in each sample", 10, 1, [](double at) { return 20 + at; }, true, true},
+      {"a warm-up", 200, 1, [](double at) { return at < 90 ? at : 90; }, true, false},
+      {"a fall", 200, 1, [](double at) { return 1000 - at; }, true, false},
+      {"a step of the slack", 200, 1, [](double at) { return at < 150 ? 0.0 : 1.0; }, true, false},
+      {"a higher step", 200, 1, [](double at) { return at < 150 ? 0.0 : 2.0; }, true, true},
+      {"less than the slack", 200, 2, [](double at) { return 1000 + at / 100; }, true, false},
+      {"more than the slack", 200, 0.5, [](double at) { return 1000 + at / 100; }, true, true},
+      {"too few samples", 8, 1, [](double at) { return at; }, false, false},
+      {"none", 0, 1, [](double at) { return at; }, false, false}};
+  for (const auto& row : rows) {
+    const Trend trend = trend_of(series(row.count, row.value, row.slack));
+    EXPECT_EQ(trend.judged, row.judged) << row.what;
+    EXPECT_EQ(trend.grows, row.grows) << row.what;
+  }
+}
+
 // Each sample has much of the one before, as sizes of live memory have.
 TEST(Trend, OfNoiseThatLastsIsSeldomMoreThanTheSlack) {
   int grew = 0;
@@ -71,40 +96,6 @@ TEST(Trend, OfASmallLeakUnderNoiseIsSeen) {
     EXPECT_NEAR(trend.per_minute, 15, 5);
     EXPECT_NEAR(trend.growth, 25, 8);
   }
-}
-
-TEST(Trend, OfOneMoreInEachSampleIsSeenAtOnce) {
-  EXPECT_TRUE(trend_of(series(10, [](double at) { return 20 + at; })).grows);
-}
-
-TEST(Trend, OfAWarmUpInTheFirstHalfIsFlat) {
-  EXPECT_FALSE(trend_of(series(200, [](double at) { return at < 90 ? at : 90; })).grows);
-}
-
-TEST(Trend, OfWhatFallsIsFlat) {
-  EXPECT_FALSE(trend_of(series(200, [](double at) { return 1000 - at; })).grows);
-}
-
-TEST(Trend, OfOneStepIsNoMoreThanTheStep) {
-  const auto step = [](double most) { return [most](double at) { return at < 150 ? 0 : most; }; };
-  EXPECT_FALSE(trend_of(series(200, step(1))).grows);
-  EXPECT_TRUE(trend_of(series(200, step(2))).grows);
-}
-
-TEST(Trend, OfLessThanTheSlackIsFlat) {
-  EXPECT_FALSE(trend_of(series(
-                            200, [](double at) { return 1000 + at / 100; }, 2))
-                   .grows);
-  EXPECT_TRUE(trend_of(series(
-                           200, [](double at) { return 1000 + at / 100; }, 0.5))
-                  .grows);
-}
-
-TEST(Trend, OfTooFewSamplesIsNotJudged) {
-  const Trend trend = trend_of(series(8, [](double at) { return at; }));
-  EXPECT_FALSE(trend.judged);
-  EXPECT_FALSE(trend.grows);
-  EXPECT_FALSE(trend_of(Series{}).judged);
 }
 
 TEST(Trend, IsPrintedWithItsVerdict) {
