@@ -121,17 +121,6 @@ TEST(SuiteMeasure, WeirsPoolsGiveTheirMemoryBack) {
   EXPECT_LE(outcome.ratio, 1.25);
 }
 
-TEST(SuiteMeasure, HostTimeIsOfEveryCall) {
-  const Program program =
-      generate(*find_generated_family("phases"), 1, {.phases = 2, .pairs = 256});
-  for (const AllocatorKind& kind : built_in_allocators()) {
-    const Result<HostTime> time = measure_host_time(kind, program);
-    ASSERT_TRUE(time.ok());
-    EXPECT_GE(time->median_ns_per_pair, 0);
-    EXPECT_GT(time->slowest_call_us, 0);
-  }
-}
-
 TEST(SuiteMeasure, LiveColumnsReachThePeak) {
   const Program program = program_in(kFits);
   const std::vector<std::uint64_t> columns = live_columns(program);

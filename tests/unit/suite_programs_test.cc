@@ -220,13 +220,5 @@ TEST_F(SuiteTraces, WhatIsWrongWithAnRmmLogIsSaidWithFileAndLine) {
   }
 }
 
-TEST_F(SuiteTraces, OtherFilesAreRefused) {
-  EXPECT_THAT(read_program(write("one.json", "{}\n")).error().message(),
-              HasSubstr("a snapshot holds one moment"));
-  EXPECT_THAT(read_program(write("what", "Thread,Time\n")).error().message(),
-              HasSubstr("of no known kind"));
-  EXPECT_FALSE(read_program("/nowhere/at.all").ok());
-}
-
 }  // namespace
 }  // namespace weir::suite
