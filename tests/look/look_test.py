@@ -379,15 +379,6 @@ class Convert(unittest.TestCase):
         self.assertIn("the file has no times", report)
         self.assertNotRegex(report, r"\d [mnu]?s\b")
 
-    def test_what_others_call_a_log_or_a_timeline_is_told_what_it_should_be(self):
-        log = b"[777419][16:47:00:093520][info  ] ----- RMM LOG BEGIN [PTDS DISABLED] -----\n"
-        for name, content, told in (
-                ("rmm_log.txt", log, "RMM's debug log: Weir reads the CSV that RMM_LOG_FILE names"),
-                ("timeline.raw.gz", gzip.compress(b'[[1, 0, 512, 3]]'), "a file of no known kind; ")):
-            with open(self.path(name), "wb") as file:
-                file.write(content)
-            self.assertIn(f"{name}: {told}", run("report", self.path(name), expect=3))
-
     def test_what_is_no_plain_data_is_refused(self):
         for value in ({"a": {1, 2}}, b"bytes", complex(1, 2), Convert.test_another_device):
             with open(self.path("in.pickle"), "wb") as file:
