@@ -18,24 +18,6 @@ class UntoldCaptures : public test::ContractPools {
   using ContractPools::ContractPools;
 
   std::uint64_t context_events() { return device_.calls(DeviceCall::record_context); }
-  void begin_unannounced(Stream stream) {
-    ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
-  }
-  // The capture is whole.
-  GraphHandle end_unannounced(Stream stream) {
-    const Result<GraphHandle> graph = device_.end_capture(stream);
-    EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
-    return graph.ok() ? *graph : GraphHandle{};
-  }
-  void end_and_destroy(Stream stream) {
-    EXPECT_TRUE(device_.destroy_graph(end_unannounced(stream)).ok());
-  }
-  PoolBinding announce(GraphPool& pool, Stream stream) {
-    Result<PoolBinding> binding =
-        pool.capture([stream](Stream asking) { return asking == stream; }, stream);
-    EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
-    return *std::move(binding);
-  }
   // s_'s memory, with no other to be had, goes to t_ behind an event of the context.
   void expect_memory_moves_behind_an_event() {
     const std::uint64_t events = context_events(), waits = device_.host_waits();
@@ -157,31 +139,22 @@ TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
   binding.close(false);
 }
 
-TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureMayEndWithIt) {
-  Stream origin = device_.new_stream();
-  origin.may_end = true;
-  GraphPool* pool = open_pool();
-  PoolBinding binding = announce(*pool, origin);
-  begin_unannounced(origin);
-  end_and_destroy(origin);
-  EXPECT_TRUE(device_.destroy_stream(origin).ok());
-  free(written(kBlock, s_, kLong));
-  free(written(kBlock, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  binding.close(false);
-}
-
-TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureIsNotAskedOnceItIsRetired) {
-  const Stream origin = device_.new_stream();
-  PoolBinding binding = announce(*open_pool(), origin);
-  begin_unannounced(origin);
-  end_and_destroy(origin);
-  EXPECT_TRUE(heap_.retire(origin).ok());
-  EXPECT_TRUE(device_.destroy_stream(origin).ok());
-  free(written(kBlock, s_, kLong));
-  free(written(kBlock, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  binding.close(false);
+TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureIsNotAskedOnceItMayHaveEnded) {
+  for (const bool retired : {false, true}) {
+    Stream origin = device_.new_stream();
+    origin.may_end = !retired;
+    PoolBinding binding = announce(*open_pool(), origin);
+    begin_unannounced(origin);
+    end_and_destroy(origin);
+    if (retired) {
+      EXPECT_TRUE(heap_.retire(origin).ok());
+    }
+    EXPECT_TRUE(device_.destroy_stream(origin).ok());
+    free(written(kBlock, s_, kLong));
+    free(written(kBlock, t_));
+    EXPECT_TRUE(heap_.trim().ok());
+    binding.close(false);
+  }
 }
 
 TEST_F(UntoldCaptures, AStreamThatWasCapturedOnceIsAskedEverAfter) {
@@ -294,12 +267,7 @@ TEST_F(UntoldCaptures, AnUnannouncedCaptureGetsNoMemoryThatItsStreamWaitedFor) {
       begin_unannounced(s_);
       void* const z = *heap.allocate(part, s_);
       write(z, part, s_);
-      const GraphHandle graph = end_unannounced(s_);
-      const ExecutableHandle executable = *device_.instantiate(graph);
-      EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
-      device_.finish();
-      EXPECT_TRUE(device_.destroy_graph(graph).ok());
-      EXPECT_TRUE(device_.destroy_executable(executable).ok());
+      launch_once(end_unannounced(s_), m_);
       EXPECT_TRUE(heap.deallocate(z).ok());
       EXPECT_TRUE(heap.deallocate(beside).ok());
     }
@@ -492,6 +460,7 @@ TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
 // The stream waits for t_'s long work, the graph does not: it is launched on another stream.
 TEST_F(UntoldCaptures, WhatAStreamWaitedForIsNotBehindItsGraph) {
   for (const Bytes size : {100_KiB, kBlock}) {
+    SCOPED_TRACE(size.count);
     void* const first = allocate(size, s_);  // so that there is a slab, or a block, of its own
     free(first);
     EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
@@ -506,13 +475,7 @@ TEST_F(UntoldCaptures, WhatAStreamWaitedForIsNotBehindItsGraph) {
     heap_.set_limit(0_B);
     void* const y = allocate(size, s_);
     write(y, size, s_);
-    const GraphHandle graph = end_unannounced(s_);
-    const ExecutableHandle executable = *device_.instantiate(graph);
-    EXPECT_TRUE(device_.destroy_graph(graph).ok());
-    EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
-    EXPECT_EQ(device_.race_count(), 0u) << size.count;
-    device_.finish();
-    EXPECT_TRUE(device_.destroy_executable(executable).ok());
+    launch_once(end_unannounced(s_), m_);
     free(y);
   }
 }
@@ -570,13 +533,7 @@ TEST_F(UntoldCaptures, ACaptureThatBeginsDuringARequestGetsNoMemoryThatItsStream
     device.capture_at(0);
     if (at > 0) {
       write(y, kBlock, s_);
-      const GraphHandle graph = end_unannounced(s_);
-      const ExecutableHandle executable = *device_.instantiate(graph);
-      EXPECT_TRUE(device_.launch_graph(executable, m_).ok());
-      EXPECT_EQ(device_.race_count(), 0u);
-      EXPECT_TRUE(device_.destroy_graph(graph).ok());
-      device_.finish();
-      EXPECT_TRUE(device_.destroy_executable(executable).ok());
+      launch_once(end_unannounced(s_), m_);
     }
     device_.finish();
     for (void* const each : {x, y}) EXPECT_TRUE(heap.deallocate(each).ok());

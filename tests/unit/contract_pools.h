@@ -36,18 +36,42 @@ class ContractPools : public Contract {
   // `work` is captured, and gives the output.
   template <class Work>
   Captured capture(GraphPool& pool, Stream stream, Work&& work) {
+    PoolBinding binding = announce(pool, stream);
+    begin_unannounced(stream);
+    Captured captured;
+    captured.output = work();
+    const GraphHandle graph = end_unannounced(stream);
+    binding.close();
+    captured.executable = *device_.instantiate(graph);
+    EXPECT_TRUE(device_.destroy_graph(graph).ok());
+    return captured;
+  }
+  PoolBinding announce(GraphPool& pool, Stream stream) {
     Result<PoolBinding> binding =
         pool.capture([stream](Stream asking) { return asking == stream; }, stream);
     EXPECT_TRUE(binding.ok()) << (binding.ok() ? "" : binding.error().message());
-    EXPECT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
-    Captured captured;
-    captured.output = work();
+    return *std::move(binding);
+  }
+  void begin_unannounced(Stream stream) {
+    ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
+  }
+  // The capture is whole.
+  GraphHandle end_unannounced(Stream stream) {
     const Result<GraphHandle> graph = device_.end_capture(stream);
     EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
-    binding->close();
-    captured.executable = *device_.instantiate(*graph);
-    EXPECT_TRUE(device_.destroy_graph(*graph).ok());
-    return captured;
+    return graph.ok() ? *graph : GraphHandle{};
+  }
+  void end_and_destroy(Stream stream) {
+    EXPECT_TRUE(device_.destroy_graph(end_unannounced(stream)).ok());
+  }
+  // Races with nothing, and goes.
+  void launch_once(GraphHandle graph, Stream stream) {
+    const ExecutableHandle executable = *device_.instantiate(graph);
+    EXPECT_TRUE(device_.destroy_graph(graph).ok());
+    EXPECT_TRUE(device_.launch_graph(executable, stream).ok());
+    EXPECT_EQ(device_.race_count(), 0u);
+    device_.finish();
+    EXPECT_TRUE(device_.destroy_executable(executable).ok());
   }
   void launch(const Captured& captured, Stream stream) {
     EXPECT_TRUE(device_.launch_graph(captured.executable, stream).ok());

@@ -9,19 +9,7 @@
 namespace weir {
 namespace {
 
-class UntoldPools : public test::ContractPools {
- protected:
-  using ContractPools::ContractPools;
-
-  void begin_unannounced(Stream stream) {
-    ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::global).ok());
-  }
-  void end_and_destroy(Stream stream) {
-    const Result<GraphHandle> graph = device_.end_capture(stream);
-    ASSERT_TRUE(graph.ok()) << graph.error().message();
-    EXPECT_TRUE(device_.destroy_graph(*graph).ok());
-  }
-};
+class UntoldPools : public test::ContractPools {};
 
 // Its free was deferred, as a stream that it was recorded on is captured; then it is live again.
 TEST_F(UntoldPools, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatWasDeferred) {

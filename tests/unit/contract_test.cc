@@ -191,23 +191,19 @@ TEST_F(Untold, ABlockIsFreedWhileAStreamThatUsesItIsCaptured) {
 // Row 5: captures that others begin.
 TEST_F(Untold, ACaptureThatNobodyAnnouncedStaysWhole) {
   free(written(kBlock, s_, kLong));
-  ASSERT_TRUE(device_.begin_capture(s_, CaptureMode::global).ok());
+  begin_unannounced(s_);
   void* const y = written(kBlock, t_);
   free(y);
   EXPECT_TRUE(heap_.trim().ok());
-  const Result<GraphHandle> graph = device_.end_capture(s_);
-  ASSERT_TRUE(graph.ok()) << graph.error().message();
-  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+  end_and_destroy(s_);
 }
 
 TEST_F(Untold, AfterOneNoEventsOfTheContextAreRecorded) {
-  ASSERT_TRUE(device_.begin_capture(s_, CaptureMode::global).ok());
+  begin_unannounced(s_);
   free(written(kBlock, t_));
   free(written(1_KiB, s_));  // s_ is met
   free(written(kBlock, m_));
-  const Result<GraphHandle> graph = device_.end_capture(s_);
-  ASSERT_TRUE(graph.ok()) << graph.error().message();
-  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+  end_and_destroy(s_);
   device_.finish();
   const std::uint64_t before = device_.calls(DeviceCall::record_context);
   free(written(kBlock * 2, t_));
@@ -301,7 +297,7 @@ TEST_F(Untold, ACaptureThatEndedUnannouncedIsSeenToHaveEnded) {
   GraphPool* pool = open_pool();
   Result<PoolBinding> binding = pool->capture([this](Stream asking) { return asking == s_; }, s_);
   ASSERT_TRUE(binding.ok());
-  ASSERT_TRUE(device_.begin_capture(s_, CaptureMode::global).ok());
+  begin_unannounced(s_);
   void* const x = written(kBlock, s_);
   (void)device_.end_capture(s_);
   heap_.set_limit(reserved() + kBlock);
