@@ -17,27 +17,6 @@ namespace weir {
 namespace {
 
 using testing::ElementsAre;
-using testing::IsEmpty;
-
-TEST(BlockLifetimes, BlockLivesFromItsAllocationToItsDeallocation) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 1000_B, 7, 3).deallocate(kAt);
-  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
-  ASSERT_EQ(lifetimes.blocks.size(), 1U);
-  const BlockLifetime& lifetime = lifetimes.blocks[0];
-  EXPECT_EQ(lifetime.address, Address{kAt});
-  EXPECT_EQ(lifetime.bytes, 1024_B);
-  EXPECT_EQ(lifetime.requested, 1000_B);
-  EXPECT_EQ(lifetime.stream, 7U);
-  EXPECT_EQ(lifetime.heap, HeapId{3});
-  EXPECT_EQ(lifetime.begin, 2_us);
-  EXPECT_EQ(lifetime.end, 3_us);
-  EXPECT_EQ(lifetime.begin_event, 2U);
-  EXPECT_EQ(lifetime.end_event, 3U);
-  EXPECT_FALSE(lifetime.live_at_begin);
-  EXPECT_FALSE(lifetime.live_at_end);
-  EXPECT_EQ(lifetime.reused_by, BlockLifetime::kNone);
-}
 
 TEST(BlockLifetimes, BlocksThatAreThereAtTheBeginningOrAtTheEndSaySo) {
   HandMade made;
@@ -53,65 +32,6 @@ TEST(BlockLifetimes, BlocksThatAreThereAtTheBeginningOrAtTheEndSaySo) {
   EXPECT_EQ(lifetimes.blocks[1].end_event, BlockLifetime::kNone);
 }
 
-TEST(BlockLifetimes, FencesOfABlockStandInARow) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).allocate(kAt + 512, 512_B, 1);
-  made.fence(kAt + 512, 2).fence(kAt, 3).fence(kAt + 512, 4);
-  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
-  ASSERT_EQ(lifetimes.fences.size(), 3U);
-  ASSERT_EQ(lifetimes.blocks[0].fences, 1U);
-  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[0].first_fence].stream, 3U);
-  ASSERT_EQ(lifetimes.blocks[1].fences, 2U);
-  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[1].first_fence].stream, 2U);
-  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[1].first_fence + 1].stream, 4U);
-  EXPECT_EQ(lifetimes.fences[lifetimes.blocks[1].first_fence + 1].time, 6_us);
-  EXPECT_THAT(lifetimes.streams, ElementsAre(1, 2, 3, 4));
-}
-
-TEST(BlockLifetimes, AllStreamsTogetherAreNoStream) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, Stream::all().id);
-  made.wait(1, Stream::all().id).wait(1, 2);
-  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
-  EXPECT_THAT(lifetimes.streams, ElementsAre(1, 2));
-  ASSERT_EQ(lifetimes.fences.size(), 1U);
-  EXPECT_EQ(lifetimes.fences[0].stream, Stream::all().id);
-}
-
-TEST(BlockLifetimes, BlockIsReusedByTheFirstThatGetsSomeOfItsBytes) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 2048_B).deallocate(kAt);
-  made.allocate(kAt + 4096, 512_B);  // beside it
-  made.allocate(kAt + 1024, 512_B);  // within it
-  made.allocate(kAt, 512_B);
-  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
-  EXPECT_EQ(lifetimes.blocks[0].reused_by, 2U);
-  EXPECT_EQ(lifetimes.blocks[1].reused_by, BlockLifetime::kNone);
-}
-
-TEST(BlockLifetimes, ReuseIsSeenThroughAnotherAddressOfThePage) {
-  HandMade made;
-  const std::uint64_t alias = kAt + 0x10000000;
-  made.page(0).map(0, kAt).map(0, alias).allocate(kAt + 512, 512_B).deallocate(kAt + 512);
-  made.allocate(alias, 512_B).allocate(alias + 512, 512_B);
-  EXPECT_EQ(lifetimes_of(made.recording).blocks[0].reused_by, 2U);
-}
-
-TEST(BlockLifetimes, SameAddressWithAnotherPageBehindItIsNoReuse) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 512_B).deallocate(kAt).unmap(0, kAt);
-  made.page(1).map(1, kAt).allocate(kAt, 512_B);
-  EXPECT_EQ(lifetimes_of(made.recording).blocks[0].reused_by, BlockLifetime::kNone);
-}
-
-TEST(BlockLifetimes, BlockAcrossPagesIsReusedOnEither) {
-  HandMade made;
-  made.page(0).page(1).map(0, kAt).map(1, kAt + HandMade::kPage.count);
-  made.allocate(kAt, HandMade::kPage + HandMade::kPage).deallocate(kAt);
-  made.allocate(kAt + HandMade::kPage.count, 512_B);
-  EXPECT_EQ(lifetimes_of(made.recording).blocks[0].reused_by, 1U);
-}
-
 TEST(BlockLifetimes, PieceLeftOfABlockStaysItsOwn) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 4096_B).deallocate(kAt);
@@ -123,34 +43,20 @@ TEST(BlockLifetimes, PieceLeftOfABlockStaysItsOwn) {
 }
 
 TEST(BlockLifetimes, ReuseOnAnotherStreamSaysWhetherItWaited) {
-  HandMade waits, does_not, too_early;
-  waits.page(0).map(0, kAt).allocate(kAt, 512_B, 1).deallocate(kAt).wait(2, 1);
-  waits.allocate(kAt, 512_B, 2);
-  does_not.page(0).map(0, kAt).allocate(kAt, 512_B, 1).deallocate(kAt).wait(3, 1);
-  does_not.allocate(kAt, 512_B, 2);
-  too_early.page(0).map(0, kAt).allocate(kAt, 512_B, 1).wait(2, 1).deallocate(kAt);
-  too_early.allocate(kAt, 512_B, 2);
-  EXPECT_TRUE(lifetimes_of(waits.recording).blocks[0].waited_for);
-  EXPECT_FALSE(lifetimes_of(does_not.recording).blocks[0].waited_for);
-  EXPECT_FALSE(lifetimes_of(too_early.recording).blocks[0].waited_for);
-}
-
-TEST(BlockLifetimes, ReuseAfterAWaitForAllStreamsSaysThatItWaited) {
-  const std::uint64_t all = Stream::all().id;
-  HandMade waits, too_early;
-  waits.page(0).map(0, kAt).allocate(kAt, 512_B, 1).deallocate(kAt).wait(2, all);
-  waits.allocate(kAt, 512_B, 2);
-  too_early.page(0).map(0, kAt).allocate(kAt, 512_B, 1).wait(2, all).deallocate(kAt);
-  too_early.allocate(kAt, 512_B, 2);
-  EXPECT_TRUE(lifetimes_of(waits.recording).blocks[0].waited_for);
-  EXPECT_FALSE(lifetimes_of(too_early.recording).blocks[0].waited_for);
-}
-
-TEST(BlockLifetimes, ReuseAfterAFenceOfAnotherStreamSaysThatItWaited) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 512_B, 1).fence(kAt, 2).deallocate(kAt).wait(1, 2);
-  made.allocate(kAt, 512_B, 1);
-  EXPECT_TRUE(lifetimes_of(made.recording).blocks[0].waited_for);
+  const auto waited_for = [](std::uint64_t waiter, std::uint64_t awaited, bool before_the_free) {
+    HandMade made;
+    made.page(0).map(0, kAt).allocate(kAt, 512_B, 1);
+    if (before_the_free) made.wait(waiter, awaited);
+    made.deallocate(kAt);
+    if (!before_the_free) made.wait(waiter, awaited);
+    made.allocate(kAt, 512_B, 2);
+    return lifetimes_of(made.recording).blocks[0].waited_for;
+  };
+  for (const std::uint64_t awaited : {std::uint64_t{1}, Stream::all().id}) {
+    EXPECT_TRUE(waited_for(2, awaited, false)) << awaited;
+    EXPECT_FALSE(waited_for(2, awaited, true)) << awaited;
+  }
+  EXPECT_FALSE(waited_for(3, 1, false));
 }
 
 TEST(BlockLifetimes, MemoryHasAPointForEachChangeAndItsPeaks) {
@@ -196,13 +102,6 @@ TEST(BlockLifetimes, MissingEventsLeaveTheRestRight) {
   EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
   EXPECT_EQ(lifetimes.blocks[0].reused_by, 1U);
   EXPECT_EQ(lifetimes.end.live, 1024_B);
-}
-
-TEST(BlockLifetimes, EmptyRecordingHasNothing) {
-  const BlockLifetimes lifetimes = lifetimes_of(Recording{});
-  EXPECT_THAT(lifetimes.blocks, IsEmpty());
-  EXPECT_EQ(lifetimes.end.event, MemoryPoint::kInitial);
-  EXPECT_EQ(lifetimes.end.live, 0_B);
 }
 
 // What the folds say of a whole program is what the replay measured.
