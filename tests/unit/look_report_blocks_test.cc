@@ -56,10 +56,6 @@ TEST(ReportGrowth, BlocksThatAreForgottenInEveryStepLookLeaked) {
               Contains(Field(&Advice::evidence, HasSubstr("80 blocks of 1.00 MiB on stream 1"))));
 }
 
-TEST(ReportGrowth, WhatIsAllocatedOnceAndKeptDoesNot) {
-  EXPECT_THAT(report_of(steps(40, 0).recording).growth, IsEmpty());
-}
-
 TEST(ReportGrowth, BlocksOfTheLastStepDoNot) {
   HandMade made = steps(40, 0);
   for (std::uint64_t i = 0; i < 4; ++i) made.allocate(kAt + (900 + i) * 1'048'576, 1_MiB);
@@ -103,14 +99,6 @@ TEST(ReportGrowth, MarksThatRepeatAreThePhases) {
   EXPECT_EQ(report.growth[0].grew, 5U);
   EXPECT_EQ(report.growth[0].parts, 5U);
   EXPECT_EQ(report.growth[0].blocks, 5U);
-}
-
-TEST(ReportAdvice, ThereIsNoneWhereAllIsWell) {
-  HandMade made = with_a_big_page();
-  made.allocate(kAt, kBig);
-  const Report report = report_of(made.recording);
-  EXPECT_THAT(report.advice, IsEmpty());
-  EXPECT_THAT(report_text(report), Not(HasSubstr("Advice")));
 }
 
 TEST(ReportAdvice, NamesTheLargestCauseOfFragmentationAndItsRemedy) {
