@@ -309,24 +309,10 @@ CLI::Validator one_of(std::vector<std::string> words) {
 
 std::shared_ptr<CLI::Formatter> make_formatter() { return std::make_shared<Formatter>(); }
 
-std::vector<std::string> without_old_spellings(std::vector<std::string> arguments) {
-  if (arguments.empty()) return arguments;
+void accept_equals_after_o(std::vector<std::string>& arguments) {
   for (std::string& argument : arguments) {
     if (argument.starts_with("-o=")) argument.erase(2, 1);
   }
-  const bool is_replay = arguments.front() == "replay";
-  if (!is_replay && arguments.front() != "comm") return arguments;
-  for (std::size_t i = 0; i + 1 < arguments.size(); ++i) {
-    const std::string& next = arguments[i + 1];
-    if (arguments[i] != "--json") continue;
-    const bool is_file = is_replay ? next.ends_with(".json")
-                                   : next.empty() || next == kStandard ||
-                                         next.find_first_of("./") != std::string::npos;
-    if (!is_file) continue;
-    arguments[i] += "=" + next;
-    arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-  }
-  return arguments;
 }
 
 }  // namespace weir

@@ -97,8 +97,7 @@ CLI::Validator one_of(std::vector<std::string> words);
 // Usage lines, descriptions as wide as the terminal.
 std::shared_ptr<CLI::Formatter> make_formatter();
 
-// The arguments with older spellings replaced: `--json FILE` of commands that read no file, and
-// `--json FILE.json` of `weir replay`; and `-o=FILE`, which would name a file "=FILE".
-std::vector<std::string> without_old_spellings(std::vector<std::string> arguments);
+// CLI11 would take `-o=FILE` for a file "=FILE".
+void accept_equals_after_o(std::vector<std::string>& arguments);
 
 }  // namespace weir

@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   understand_help(arguments);
-  arguments = weir::without_old_spellings(std::move(arguments));
+  weir::accept_equals_after_o(arguments);
   if (const std::string option = empty_option(arguments); !option.empty()) {
     std::fprintf(stderr, "%s: the value is empty: give one, or leave the option out\n",
                  option.c_str());

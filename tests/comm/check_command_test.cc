@@ -45,10 +45,10 @@ TEST_F(CheckCommand, WarningsAreZeroAndErrorsAreOne) {
 
 TEST_F(CheckCommand, JsonGoesToAFileOrToStandardOutput) {
   const std::string root = "--root " + tree_.path();
-  const test::Finished printed = run("", root + " --json -");
+  const test::Finished printed = run("", root + " --json=-");
   EXPECT_EQ(printed.code, 0);
   EXPECT_EQ(nlohmann::json::parse(printed.out)["weir_comm_check"], 5);
-  const test::Finished written = run("", root + " --json " + path("check.json"));
+  const test::Finished written = run("", root + " --json=" + path("check.json"));
   EXPECT_EQ(written.code, 0);
   EXPECT_THAT(written.out, HasSubstr("Findings"));
   EXPECT_EQ(read("check.json"), printed.out);
@@ -64,7 +64,7 @@ TEST_F(CheckCommand, BadCommandLinesAreTwoAndFilesThree) {
   EXPECT_EQ(run("", "--root " + path("none")).code, 3);
   EXPECT_EQ(run("", "--root " + write("file", "x")).code, 3);
   EXPECT_EQ(run("", "--no-such-option").code, 2);
-  EXPECT_EQ(run("", "--root " + tree_.path() + " --json " + path("none/x.json")).code, 3);
+  EXPECT_EQ(run("", "--root " + tree_.path() + " --json=" + path("none/x.json")).code, 3);
   EXPECT_EQ(weir("comm").code, 2);
 }
 
