@@ -368,23 +368,5 @@ TEST_F(Grammar, ScenariosHaveNames) {
   EXPECT_THAT(wrong.err, HasSubstr("did you mean 'small-kernels'?"));
 }
 
-TEST_F(Grammar, TopPrintsOneObjectALook) {
-  auto recorder = Recorder::open(path("run.weir"), {.program = "train"});
-  ASSERT_TRUE(recorder.ok());
-  (*recorder)->on_start({});
-  (*recorder)->on_event({.kind = EventKind::create, .page = {0}, .bytes = 2_MiB});
-  ASSERT_TRUE((*recorder)->flush().ok());
-  const Finished finished = weir("top --json --count 2 --interval 0.05 " + path("run.weir"));
-  EXPECT_EQ(finished.code, 0) << finished.err;
-  std::istringstream lines(finished.out);
-  int looks = 0;
-  for (std::string line; std::getline(lines, line); ++looks) {
-    const auto json = nlohmann::json::parse(line);
-    EXPECT_EQ(json["reserved_bytes"], 2 << 20);
-    EXPECT_EQ(json["program"], "train");
-  }
-  EXPECT_EQ(looks, 2);
-}
-
 }  // namespace
 }  // namespace weir

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "look/block_lifetimes.h"
+#include "look/export.h"
 #include "look/exporters.h"
 #include "look/load.h"
 #include "replay/trace_reader.h"
