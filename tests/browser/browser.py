@@ -87,6 +87,10 @@ class PageTest(unittest.TestCase):
                 url = message["params"]["request"]["url"]
                 self.assertRegex(url, r"^(file|data|blob|about):", "the page asked a network")
 
+    def report(self, name):
+        """What `weir report` says of the page's first recording."""
+        return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
     def js(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
 

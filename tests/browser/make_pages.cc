@@ -31,17 +31,25 @@ namespace {
 
 std::string folder;
 
+Loaded loaded(const std::string& path) {
+  Result<Loaded> recording = load(path, {.help = suite::help_of});
+  if (recording.ok()) return *std::move(recording);
+  fmt::print(stderr, "{}\n", recording.error().message());
+  std::exit(1);
+}
+
+// A file of this text in the folder, loaded.
+Loaded loaded_text(const std::string& name, const std::string& text) {
+  const std::string path = folder + "/" + name;
+  std::ofstream(path) << text;
+  return loaded(path);
+}
+
 // The recording of a trace's text.
 Loaded replayed_text(const std::string& name, const std::string& trace) {
-  const std::string path = folder + "/" + name + ".trace";
-  std::ofstream(path) << trace;
-  Result<Loaded> recording = load(path, {.help = suite::help_of});
-  if (!recording.ok()) {
-    fmt::print(stderr, "{}\n", recording.error().message());
-    std::exit(1);
-  }
-  recording->source = name;
-  return *std::move(recording);
+  Loaded recording = loaded_text(name + ".trace", trace);
+  recording.source = name;
+  return recording;
 }
 
 // Three streams; some blocks are used by two of them, and one is never freed.
@@ -381,17 +389,9 @@ Loaded dense() {
   return recording;
 }
 
-Loaded loaded(const std::string& path) {
-  Result<Loaded> recording = load(path, {.help = suite::help_of});
-  if (recording.ok()) return *std::move(recording);
-  fmt::print(stderr, "{}\n", recording.error().message());
-  std::exit(1);
-}
-
 // A request that failed when half of what PyTorch held had no block; then all is freed.
 Loaded failed() {
-  const std::string path = folder + "/failed.snapshot.json";
-  std::ofstream(path) << R"json({"segments": [
+  return loaded_text("failed.snapshot.json", R"json({"segments": [
     {"device": 0, "address": 67108864, "total_size": 20971520, "stream": 0, "segment_type": "large",
      "blocks": [{"size": 20971520, "state": "inactive"}]}],
    "device_traces": [
@@ -402,14 +402,12 @@ Loaded failed() {
      {"action": "oom", "size": 15728640, "device_free": 1048576, "stream": 0, "time_us": 9000,
       "frames": [{"name": "loss", "filename": "/x/somebody/nets/net/model.py", "line": 9}]},
      {"action": "free_completed", "addr": 67108864, "size": 10485760, "stream": 0, "time_us": 9500}],
-    []]})json";
-  return loaded(path);
+    []]})json");
 }
 
 // A program under PyTorch, out of memory: 1,000 MiB live, 400 in pieces of at most 200 without a
 // block.
 Loaded pytorch() {
-  const std::string path = folder + "/pytorch.snapshot.json";
   const auto frames = [](const std::string& inner, const std::string& file) {
     return fmt::format(
         R"([{{"name": "{}", "filename": "/venv/site-packages/torch/{}", "line": 5}},
@@ -443,15 +441,13 @@ Loaded pytorch() {
     const std::uint64_t mib = each == kFirst + 100 * kMiB ? 200 : each >= kSecond ? 300 : 100;
     event("free_completed", each, mib);
   }
-  std::ofstream(path) << R"({"segments": [)" << segments << R"(], "device_traces": [[)" << events
-                      << "]]}";
-  return loaded(path);
+  return loaded_text("pytorch.snapshot.json",
+                     R"({"segments": [)" + segments + R"(], "device_traces": [[)" + events + "]]}");
 }
 
 // A history that begins after its peak: of 300 MiB from before 100 stay, and little is allocated.
 Loaded before() {
-  const std::string path = folder + "/before.snapshot.json";
-  std::ofstream(path) << R"json({"segments": [
+  return loaded_text("before.snapshot.json", R"json({"segments": [
     {"device": 0, "address": 1073741824, "total_size": 419430400, "stream": 0,
      "segment_type": "large", "blocks": [{"size": 104857600, "state": "active_allocated"},
                                          {"size": 314572800, "state": "inactive"}]}],
@@ -460,14 +456,12 @@ Loaded before() {
     {"action": "alloc", "addr": 1178599424, "size": 20971520, "stream": 0, "time_us": 2000, "frames":
       [{"name": "Module._call_impl", "filename": "/v/site-packages/torch/module.py", "line": 5},
        {"name": "train_step", "filename": "/x/nets/train.py", "line": 20}]},
-    {"action": "free_completed", "addr": 1178599424, "size": 20971520, "time_us": 3000}]]})json";
-  return loaded(path);
+    {"action": "free_completed", "addr": 1178599424, "size": 20971520, "time_us": 3000}]]})json");
 }
 
 // Most was allocated by a backward pass, whose stack has no line of the program's.
 Loaded backward() {
-  const std::string path = folder + "/backward.snapshot.json";
-  std::ofstream(path) << R"json({"segments": [
+  return loaded_text("backward.snapshot.json", R"json({"segments": [
     {"device": 0, "address": 1073741824, "total_size": 838860800, "stream": 0, "segment_type": "large",
      "blocks": [{"size": 629145600, "state": "active_allocated"},
                 {"size": 209715200, "state": "active_allocated"}]}],
@@ -477,21 +471,18 @@ Loaded backward() {
       [{"name": "torch::autograd::generated::MulBackward0::apply()", "filename": "??", "line": 0},
        {"name": "torch::autograd::Engine::thread_main()", "filename": "??", "line": 0}]},
     {"action": "alloc", "addr": 1702887424, "size": 209715200, "stream": 0, "time_us": 3000, "frames":
-      [{"name": "forward", "filename": "/x/nets/model.py", "line": 7}]}]]})json";
-  return loaded(path);
+      [{"name": "forward", "filename": "/x/nets/model.py", "line": 7}]}]]})json");
 }
 
 // A file without a history, of two devices.
 Loaded unrecorded() {
-  const std::string path = folder + "/unrecorded.snapshot.json";
-  std::ofstream(path) << R"json({"segments": [
+  return loaded_text("unrecorded.snapshot.json", R"json({"segments": [
     {"device": 0, "address": 1073741824, "total_size": 838860800, "stream": 0, "segment_type": "large",
      "blocks": [{"size": 629145600, "state": "active_allocated"},
                 {"size": 2097152, "state": "active_allocated", "frames":
                   [{"name": "forward", "filename": "/x/nets/model.py", "line": 7}]},
                 {"size": 207618048, "state": "inactive"}]}],
-   "device_traces": [[], []]})json";
-  return loaded(path);
+   "device_traces": [[], []]})json");
 }
 
 // A program with captures.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a page says of the peak without a click, compared with `weir report` and with a plain recount."""
 
-import json
-
 import browser
 from browser import By, Keys, PageTest
 
@@ -31,10 +29,7 @@ def in_words(number):
     return f"{value:,.{digits}f} {units[unit]}"
 
 
-class Said(PageTest):
-    def report(self, name):
-        return json.loads((browser.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-
+class Figures(PageTest):
     def rows(self, css):
         """The bytes of each row by its name."""
         return {row.find_element(By.CSS_SELECTOR, ".name").text: int(row.get_attribute("data-bytes"))
@@ -313,7 +308,7 @@ class Drawn(PageTest):
     def test_lanes_count_what_the_report_counts(self):
         for name in ("serve", "pools"):
             self.open(name)
-            report = json.loads((browser.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+            report = self.report(name)
             lanes = self.js("return weirPage.charts[0].lanes.lanes.map(({name, note}) => [name, note])")
             waits = sum(int(note.split()[0].replace(",", "")) for name, note in lanes if "waits" in name)
             self.assertEqual(waits, sum(pair["waits"] for pair in report["waits"]))
@@ -327,7 +322,7 @@ class Drawn(PageTest):
     def test_driver_calls_are_counted_by_kind(self):
         for name in ("driver", "serve", "pools"):
             self.open(name)
-            totals = json.loads((browser.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["totals"]
+            totals = self.report(name)["totals"]
             kinds = {"create": "pages_created", "release": "pages_released", "map": "maps", "unmap": "unmaps"}
             whole, parts = self.js("""
                 const c = weirPage.charts[0];
@@ -346,7 +341,7 @@ class Drawn(PageTest):
 
     def test_waits_of_the_host_are_as_wide_as_they_were_long(self):
         self.open("driver")
-        totals = json.loads((browser.FOLDER / "driver.json").read_text(encoding="utf-8"))["totals"]
+        totals = self.report("driver")["totals"]
         waits = self.js("return weirPage.recordings[0].hostWaits")
         self.assertEqual(len(waits), totals["host_waits"])
         self.assertAlmostEqual(sum(wait["took"] for wait in waits) / 1e3, totals["host_wait_time_us"])
@@ -371,7 +366,7 @@ class Drawn(PageTest):
 
     def test_of_equal_peaks_the_first_is_the_peak(self):
         self.open("pools")  # its peak comes back many times
-        report = json.loads((browser.FOLDER / "pools.json").read_text(encoding="utf-8"))
+        report = self.report("pools")
         time = self.js("return weirPage.charts[0].moment.time")
         self.assertAlmostEqual(time / 1e3, report["peak_live"]["time_us"], delta=0.001)
         self.assertEqual(*self.js("return [weirPage.charts[0].all.peak(), weirPage.recordings[0].peakStep]"))
