@@ -50,28 +50,6 @@ TEST_F(RecordedStateTest, ABlockInThePlaceOfLiveOnesEndsThem) {
   EXPECT_EQ(state_.repaired(), 1u);
 }
 
-TEST_F(RecordedStateTest, BlocksSideBySideAreFine) {
-  EXPECT_THAT(accept(allocated(4096, 1024_B, 1_ns, 1)), ElementsAre("allocate 4096"));
-  EXPECT_THAT(accept(allocated(5120, 512_B, 1_ns, 1)), ElementsAre("allocate 5120"));
-  EXPECT_THAT(accept(allocated(3584, 512_B, 1_ns, 1)), ElementsAre("allocate 3584"));
-  EXPECT_EQ(state_.repaired(), 0u);
-}
-
-TEST_F(RecordedStateTest, WhatIsSaidOfNoLiveBlockIsLeftOut) {
-  const Event block = allocated(4096, 1024_B, 1_ns, 1);
-  EXPECT_THAT(accept(freed(block, 2_ns)), IsEmpty());
-  EXPECT_THAT(accept({.kind = EventKind::fence, .address = {4096}}), IsEmpty());
-  EXPECT_THAT(accept(allocated(~std::uint64_t{0} - 100, 1024_B, 1_ns, 1)), IsEmpty());
-  EXPECT_THAT(accept(allocated(4096, 0_B, 1_ns, 1)), IsEmpty());
-  EXPECT_EQ(state_.repaired(), 4u);
-}
-
-TEST_F(RecordedStateTest, APageThatIsMappedOrLeasedIsThere) {
-  EXPECT_THAT(accept(mapping(EventKind::map, 3, 1 << 21)), ElementsAre("create 3", "map 2097152"));
-  EXPECT_THAT(accept(page(EventKind::lease, 4)), ElementsAre("create 4", "lease 4"));
-  EXPECT_THAT(accept(page(EventKind::create, 4)), IsEmpty());
-}
-
 TEST_F(RecordedStateTest, APageOfNoBytesIsNone) {
   for (const EventKind kind : {EventKind::create, EventKind::map, EventKind::lease}) {
     Event nothing = mapping(kind, 3, 1 << 21);
@@ -178,28 +156,6 @@ TEST_F(RecordedStateTest, PoolsOpenOnceAndCapturesDoNotNest) {
   EXPECT_THAT(accept({.kind = EventKind::trim, .bytes = 1_KiB}), ElementsAre("trim 0"));
   EXPECT_EQ(state_.repaired(), 4u);
   EXPECT_THAT(state_.as_events(1_ns), IsEmpty());
-}
-
-TEST_F(RecordedStateTest, SaysWhatThereIsInAnOrderThatCanBeAccepted) {
-  (void)accept({.kind = EventKind::pool_open, .pool = 1});
-  (void)accept({.kind = EventKind::heap_open, .heap = {2}, .stream = 9, .pool = 1});
-  (void)accept({.kind = EventKind::capture_begin, .pool = 1});
-  (void)accept(mapping(EventKind::map, 3, 1 << 21));
-  (void)accept(page(EventKind::lease, 3, 2));
-  (void)accept(allocated(1 << 21, 700_B, 5_ns, 9));
-  (void)accept(freed(allocated(1 << 21, 700_B, 5_ns, 9), 6_ns));
-  (void)accept(allocated((1 << 21) + 512, 900_B, 7_ns, 9));
-  const std::vector<Event> events = state_.as_events(8_ns);
-  RecordedState again;
-  std::vector<Event> accepted;
-  for (const Event& event : events) {
-    again.accept(event, [&](const Event& each) { accepted.push_back(each); });
-  }
-  EXPECT_EQ(again.repaired(), 0u);
-  EXPECT_EQ(test::texts_of(accepted), test::texts_of(events));
-  EXPECT_EQ(test::texts_of(again.as_events(8_ns)), test::texts_of(events));
-  ASSERT_EQ(events.size(), 7u);  // pool, heap, capture, page, mapping, lease, block
-  EXPECT_EQ(events.back().requested, 900_B);
 }
 
 }  // namespace
