@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "tests/temporary_folder.h"
@@ -28,18 +27,6 @@ class NamedFiles : public ::testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(NamedFiles, LinksAndRelativePathsLeadToTheSameFile) {
-  fs::create_symlink("file", path("symbolic"));
-  fs::create_symlink("symbolic", path("second"));
-  fs::create_hard_link(path("file"), path("hard"));
-  std::ofstream(path("other")) << "text";
-  for (const std::string& name : {path("symbolic"), path("second"), path("hard"), path("./file"),
-                                  fs::relative(path("file")).string()}) {
-    EXPECT_TRUE(is_same_file(path("file"), name)) << name;
-  }
-  EXPECT_FALSE(is_same_file(path("file"), path("other")));
-}
-
 TEST_F(NamedFiles, NamesOfAFileThatDoesNotExistAreCompared) {
   fs::create_symlink("new", path("dangling"));
   fs::create_symlink(path("dangling"), path("second"));
@@ -58,13 +45,6 @@ TEST_F(NamedFiles, ALinkToItselfIsNoEndlessSearch) {
   fs::create_symlink("loop", path("loop"));
   EXPECT_TRUE(is_same_file(path("loop"), path("loop")));
   EXPECT_FALSE(is_same_file(path("loop"), path("file")));
-}
-
-TEST_F(NamedFiles, WhatIsNoRegularFileMayBeNamedTwice) {
-  for (const std::string& name : {std::string("/dev/null"), path(".")}) {
-    EXPECT_FALSE(is_same_file(name, name)) << name;
-    EXPECT_TRUE(check_files({{"FILE", name}}, {{"--json", name}, {"--output", name}}).ok());
-  }
 }
 
 TEST_F(NamedFiles, DescriptorsAreKnownByTheirNames) {
