@@ -24,18 +24,6 @@ void add(std::vector<std::uint32_t>& streams, std::uint32_t stream) {
 
 }  // namespace
 
-const char* name_of(Level level) {
-  switch (level) {
-    case Level::documented:
-      return "documented";
-    case Level::expandable:
-      return "safe with expandable segments";
-    case Level::native:
-      return "safe with native segments";
-  }
-  return "";
-}
-
 void Clock::set(std::uint32_t actor, std::uint32_t time) {
   if (actor >= times_.size()) times_.resize(actor + 1);
   times_[actor] = time;
@@ -479,7 +467,6 @@ void Legality::allocate(const Step& step) {
   if (made.world != 0 && made.pool != 0 && !graphs_.at(made.world).raw) {
     graphs_.at(made.world).memory_of.insert(made.pool);
   }
-  if (limit_ > 0_B) note_cuda_free();
 }
 
 void Legality::use(std::uint32_t number, bool write, Point point, std::uint32_t world) {
@@ -492,18 +479,12 @@ void Legality::drop(std::uint32_t number) {
   for (const std::uint32_t stream : dropped.recorded) {
     if (pool_served()) streams_.at(stream).deferred = true;
   }
-  const std::uint32_t own = eager_actor_.at(dropped.stream);
   std::vector<Point> uncached;
   std::vector<Point>& drops = dropped.uncached ? uncached : drops_[{dropped.pool, dropped.stream}];
   for (const TensorUse& use : dropped.uses) {
     const std::uint32_t stream = stream_of_[use.point.actor];
     if (stream != dropped.stream && dropped.recorded.contains(stream)) continue;
     drops.push_back(use.point);
-    // No document asks that uses of a graph's outputs be synchronised back.
-    const bool of_a_graph = dropped.world != 0 && !graphs_.at(dropped.world).raw;
-    if (use.world == 0 && !of_a_graph && !covers(clock_of(own), use.point)) {
-      rely_on(Level::expandable);
-    }
   }
 }
 
@@ -542,16 +523,6 @@ void Legality::restore(const Step& step) {
     again.live = true;
     again.allocated_at = steps_;
     again.older_drops = drops_[{again.pool, again.stream}].size();
-  }
-}
-
-// Native segments then wait for the device; expandable ones for the stream of the memory alone.
-void Legality::note_cuda_free() {
-  for (const auto& [zone, points] : drops_) {
-    const Clock clock = clock_of(eager_actor_.at(zone.second));
-    for (const Point point : points) {
-      if (world_of_[point.actor] == 0 && !covers(clock, point)) rely_on(Level::native);
-    }
   }
 }
 
@@ -616,11 +587,9 @@ void Legality::apply(const Step& step) {
       drop(step.tensor);
       break;
     case Kind::empty_cache:
-      note_cuda_free();
       break;
     case Kind::set_limit:
       limit_ = step.bytes;
-      if (limit_ > 0_B) note_cuda_free();
       break;
     case Kind::set_caching:
       caching_ = step.on;
@@ -744,12 +713,6 @@ std::optional<IllegalStep> first_illegal_step(const Program& program) {
   }
   if (const auto open = legality.unfinished()) return IllegalStep{program.steps.size(), *open};
   return std::nullopt;
-}
-
-Level level_of(const Program& program) {
-  Legality legality(program);
-  for (const Step& step : program.steps) legality.apply(step);
-  return legality.level();
 }
 
 }  // namespace weir::contract

@@ -23,7 +23,6 @@
 // The rules are slightly stricter than the native allocator where that makes them simpler.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -35,14 +34,6 @@
 #include "tests/torch/contract/program.h"
 
 namespace weir::contract {
-
-// How much of the native allocator's behaviour a program relies on, least first.
-enum class Level : std::uint8_t {
-  documented,  // a use on another stream is synchronised back, or recorded, before the drop
-  expandable,  // safe with the native allocator's expandable segments, too
-  native,      // relies on cudaFree waiting for the whole device
-};
-const char* name_of(Level level);
 
 // For each actor, up to which of its work is known to be in order before something.
 class Clock {
@@ -130,8 +121,6 @@ class Legality {
   // What is left open, so that the program can't end here; nothing: it can.
   std::optional<std::string> unfinished() const;
 
-  Level level() const { return level_; }
-
   const std::map<std::uint32_t, Tensor>& tensors() const { return tensors_; }
   const std::map<std::uint32_t, Graph>& graphs() const { return graphs_; }
   const std::map<std::uint32_t, Stream>& streams() const { return streams_; }
@@ -197,8 +186,6 @@ class Legality {
   void fail(const Step& step);
   void replay(const Step& step);
   void restore(const Step& step);
-  void note_cuda_free();
-  void rely_on(Level level) { level_ = std::max(level_, level); }
 
   std::vector<std::uint32_t> stream_of_;                // by actor
   std::vector<std::uint32_t> world_of_;                 // by actor
@@ -217,7 +204,6 @@ class Legality {
   bool caching_ = true;
   Bytes limit_;
   std::uint32_t steps_ = 0;
-  Level level_ = Level::documented;
 };
 
 // The first step of the program that is not legal, and why; nothing: it is legal as a whole.
@@ -226,7 +212,5 @@ struct IllegalStep {
   std::string what;
 };
 std::optional<IllegalStep> first_illegal_step(const Program& program);
-// Of a legal program.
-Level level_of(const Program& program);
 
 }  // namespace weir::contract

@@ -61,9 +61,6 @@ Program program_of(std::vector<Step> first, const std::vector<Step>& then = {}) 
 bool legal(const std::vector<Step>& first, const std::vector<Step>& then = {}) {
   return !first_illegal_step(program_of(first, then));
 }
-Level level(const std::vector<Step>& first, const std::vector<Step>& then) {
-  return level_of(program_of(first, then));
-}
 
 TEST(Legality, KernelsThatShareATensorAreInOrder) {
   EXPECT_TRUE(legal(kReadByMain));
@@ -244,13 +241,6 @@ TEST(Legality, AStreamIsDestroyedWhenItsWorkIsDone) {
   EXPECT_TRUE(legal({made, allocate(1, 7), wait, gone, drop(1)}));
   EXPECT_FALSE(legal({made, allocate(1, 7), gone, drop(1)}));
   EXPECT_FALSE(legal({made, allocate(1, kMain), record(1, 7), wait, gone, drop(1)}));
-}
-
-TEST(Legality, TellsWhatAProgramReliesOn) {
-  EXPECT_EQ(level(kReadByMain, {order(kSide, kMain), drop(1)}), Level::documented);
-  EXPECT_EQ(level(kReadByMain, {record(1, kMain), drop(1)}), Level::documented);
-  EXPECT_EQ(level(kReadByMain, {drop(1), order(kSide, kMain)}), Level::expandable);
-  EXPECT_EQ(level(kReadByMain, {drop(1), {.kind = Kind::empty_cache}}), Level::native);
 }
 
 TEST(RandomPrograms, TheSameSeedGivesTheSameProgram) {

@@ -5,7 +5,6 @@
 //   weir_contract --programs N            N random programs, from --seed on
 //   weir_contract --seconds S             random programs for so long
 //   weir_contract --replay SEED           one random program
-//   weir_contract ... --find              goes on after failures, and prints a table of them
 //
 // Exit status: 0 all programs ran well; 1 one failed; 2 one was not legal, a defect of the
 // generator.
@@ -17,16 +16,13 @@
 #include <vector>
 
 #include "tests/torch/contract/enumerate.h"
-#include "tests/torch/contract/findings.h"
 #include "tests/torch/contract/legality.h"
 #include "tests/torch/contract/random.h"
 #include "tests/torch/contract/runner.h"
-#include "tests/torch/contract/subject.h"
+#include "tests/torch/contract/shrink.h"
 
 namespace weir::contract {
 namespace {
-
-constexpr int kSkipped = 77;
 
 struct Options {
   bool enumerated = false;
@@ -34,10 +30,7 @@ struct Options {
   double seconds = 0;
   std::uint64_t seed = 1;
   std::uint64_t replay = 0;
-  bool find = false;
   bool flags = false;
-  bool any_policy = false;
-  bool native_only = false;
   RunOptions run;
 };
 
@@ -57,17 +50,12 @@ class Session {
                        std::string("on the model of the native allocator: ") +
                            name_of(native.failure->kind) + ": " + native.failure->what);
     }
-    if (options_.native_only) return true;
     const Outcome weir = run_on_weir(program, options_.run);
     host_waits_ += weir.host_waits;
     out_of_memory_ += weir.out_of_memory;
     native_out_of_memory_ += native.out_of_memory;
     if (!weir.failure) return true;
     ++failures_;
-    if (options_.find) {
-      findings_.add(program, *weir.failure, options_.run);
-      return true;
-    }
     std::cout << report(program, *weir.failure, options_.run);
     return false;
   }
@@ -76,7 +64,6 @@ class Session {
     std::cout << programs_ << " programs in " << seconds << " s; " << failures_ << " failed; "
               << host_waits_ << " host waits where the native allocator has none; out of memory "
               << out_of_memory_ << " times (native: " << native_out_of_memory_ << ")\n";
-    if (options_.find && findings_.count() > 0) std::cout << findings_.table();
     if (illegal_ > 0) return 2;
     return failures_ > 0 ? 1 : 0;
   }
@@ -90,7 +77,6 @@ class Session {
   }
 
   const Options options_;
-  Findings findings_;
   std::uint64_t programs_ = 0, failures_ = 0, illegal_ = 0;
   std::uint64_t host_waits_ = 0, out_of_memory_ = 0, native_out_of_memory_ = 0;
 };
@@ -128,21 +114,12 @@ int run_command(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "Run random programs for so long");
   app.add_option("--seed", options.seed, "Of the first random program")->check(CLI::PositiveNumber);
   app.add_option("--replay", options.replay, "Run the random program of this seed alone");
-  app.add_flag("--find", options.find, "Go on after failures, and print a table of them");
-  app.add_flag("--flags", options.flags,
-               "Kernels may wait for flags of the host (needs a policy without stream waits)");
-  app.add_flag("--any-policy", options.any_policy,
-               "Run programs with flags though streams may be made to wait for others");
+  app.add_flag("--flags", options.flags, "Kernels may wait for flags of the host");
   app.add_flag("--host-waits-fail", options.run.host_waits_fail,
                "The host may not wait where the native allocator never does");
   app.add_flag("--fixed-addresses", options.run.fixed_addresses,
                "Tensors must lie at addresses that the program alone decides, and no time");
-  app.add_flag("--native-only", options.native_only, "Run on the model of the native allocator");
   CLI11_PARSE(app, argc, argv);
-  if (options.flags && !options.any_policy && !options.native_only && !has_policy_without_waits()) {
-    std::cout << "skipped: this Weir has no policy under which no stream waits for another one\n";
-    return kSkipped;
-  }
   return run_all(options);
 }
 

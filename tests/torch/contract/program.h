@@ -6,7 +6,6 @@
 // nothing of allocators.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -100,7 +99,7 @@ struct Program {
 const char* name_of(Step::Kind kind);
 // Its seed, as weir_contract --replay takes it, or its name.
 std::string name_of(const Program& program);
-// One line of plain words.
+// One line.
 std::string describe(const Step& step);
 std::string describe(const Program& program);
 

@@ -26,42 +26,7 @@ class Generator {
   }
 
  private:
-  enum class Gesture : std::uint8_t {
-    create,
-    use,
-    read_and_drop,
-    drop,
-    order,
-    event,
-    host_wait,
-    record,
-    empty,
-    limit,
-    caching,
-    make_pool,
-    enter_pool,
-    leave_pool,
-    drop_pool,
-    save_pool,
-    restore_pool,
-    begin_capture,
-    end_capture,
-    replay,
-    replay_and_reset,
-    reset,
-    raw_capture,
-    fail_capture,
-    refuse_capture,
-    layers,
-    make_stream,
-    destroy_stream,
-    flag,
-    busy,
-  };
-  struct Weight {
-    Gesture gesture;
-    std::uint32_t weight;
-  };
+  using State = Legality::Graph::State;
 
   Program& header(Program& program) {
     program.streams = 2 + random_.below(4);
@@ -103,7 +68,7 @@ class Generator {
     }
     return std::nullopt;
   }
-  std::optional<std::uint32_t> graph(Legality::Graph::State state) {
+  std::optional<std::uint32_t> graph(State state) {
     std::vector<std::uint32_t> all;
     for (const auto& [number, each] : known().graphs()) {
       if (each.state == state) all.push_back(number);
@@ -122,7 +87,6 @@ class Generator {
   void any_thread() { make_.set_thread(random_.below(threads_)); }
 
   void gesture();
-  Gesture choose();
   std::uint32_t create();
   void use();
   void read_and_drop();
@@ -147,32 +111,10 @@ class Generator {
   std::uint32_t events_ = 0;
 };
 
-Generator::Gesture Generator::choose() {
-  static constexpr Weight kWeights[] = {
-      {Gesture::create, 220},        {Gesture::use, 120},         {Gesture::read_and_drop, 170},
-      {Gesture::drop, 60},           {Gesture::order, 40},        {Gesture::event, 20},
-      {Gesture::host_wait, 20},      {Gesture::record, 30},       {Gesture::empty, 25},
-      {Gesture::limit, 12},          {Gesture::caching, 30},      {Gesture::make_pool, 25},
-      {Gesture::enter_pool, 45},     {Gesture::leave_pool, 35},   {Gesture::drop_pool, 20},
-      {Gesture::save_pool, 35},      {Gesture::restore_pool, 45}, {Gesture::begin_capture, 60},
-      {Gesture::end_capture, 60},    {Gesture::replay, 50},       {Gesture::replay_and_reset, 40},
-      {Gesture::reset, 15},          {Gesture::raw_capture, 25},  {Gesture::fail_capture, 15},
-      {Gesture::refuse_capture, 8},  {Gesture::layers, 9},        {Gesture::make_stream, 15},
-      {Gesture::destroy_stream, 30}, {Gesture::flag, 50},         {Gesture::busy, 20}};
-  std::uint32_t sum = 0;
-  for (const Weight& each : kWeights) sum += each.weight;
-  std::uint32_t at = random_.below(sum);
-  for (const Weight& each : kWeights) {
-    if (at < each.weight) return each.gesture;
-    at -= each.weight;
-  }
-  return Gesture::busy;
-}
-
 std::uint32_t Generator::create() {
   const std::uint32_t on = stream();
   const std::uint32_t made = make_.allocate(on, size(), random_.chance(12));
-  if (made != 0 && random_.chance(80)) (void)make_.write(on, made, duration());
+  if (made != 0 && random_.chance(80)) make_.write(on, made, duration());
   return made;
 }
 
@@ -181,7 +123,7 @@ void Generator::use() {
   if (!first) return;
   std::vector<Use> uses{{*first, random_.chance(40)}};
   if (second != first && random_.chance(40)) uses.push_back({*second, random_.chance(40)});
-  (void)make_.kernel(stream(), uses, duration());
+  make_.kernel(stream(), uses, duration());
 }
 
 void Generator::read_and_drop() {
@@ -189,12 +131,12 @@ void Generator::read_and_drop() {
   if (!victim) return;
   const std::uint32_t home = known().tensors().at(*victim).stream;
   const std::uint32_t reader = random_.chance(85) ? other_stream(home) : home;
-  if (random_.chance(20)) (void)make_.synchronize(home);
+  if (random_.chance(20)) make_.synchronize(home);
   if (!make_.kernel(reader, {{*victim, random_.chance(15)}}, kSpin)) return;
-  if (random_.chance(20)) (void)make_.record_stream(*victim, reader);
-  if (random_.chance(20)) (void)make_.order(home, reader);
+  if (random_.chance(20)) make_.record_stream(*victim, reader);
+  if (random_.chance(20)) make_.order(home, reader);
   if (!make_.drop(*victim)) return;
-  if (random_.chance(15)) (void)make_.order(home, reader);
+  if (random_.chance(15)) make_.order(home, reader);
   if (random_.chance(80)) disturb();
 }
 
@@ -202,23 +144,23 @@ void Generator::read_and_drop() {
 void Generator::disturb() {
   switch (random_.below(8)) {
     case 0:
-      (void)make_.empty_cache();
+      make_.empty_cache();
       break;
     case 1:
       if (const std::uint32_t made = make_.make_pool(); made != 0 && random_.chance(80)) {
-        (void)make_.enter_pool(made, stream());
+        make_.enter_pool(made, stream());
       }
       break;
     case 2:
-      (void)begin_capture();
+      begin_capture();
       break;
     case 3:
-      if (random_.chance(40)) (void)make_.set_limit(256_MiB);
+      if (random_.chance(40)) make_.set_limit(256_MiB);
       break;
     default:
       break;
   }
-  (void)create();
+  create();
 }
 
 void Generator::events() {
@@ -231,22 +173,21 @@ void Generator::events() {
       break;
     case 1:
       if (events_ == 0) break;
-      (void)make_.make({.kind = Step::Kind::wait_event,
-                        .stream = stream(),
-                        .event = 1 + random_.below(events_)});
+      make_.make({.kind = Step::Kind::wait_event,
+                  .stream = stream(),
+                  .event = 1 + random_.below(events_)});
       break;
     default:
       if (events_ == 0) break;
-      (void)make_.make(
-          {.kind = Step::Kind::synchronize_event, .event = 1 + random_.below(events_)});
+      make_.make({.kind = Step::Kind::synchronize_event, .event = 1 + random_.below(events_)});
   }
 }
 
 std::uint32_t Generator::begin_capture() {
   const std::uint32_t on = stream();
   const auto shared = pool();
-  if (random_.chance(30)) (void)make_.synchronize(on);
-  if (const auto used = tensor(); used && random_.chance(30)) (void)make_.record_stream(*used, on);
+  if (random_.chance(30)) make_.synchronize(on);
+  if (const auto used = tensor(); used && random_.chance(30)) make_.record_stream(*used, on);
   const std::uint32_t made = make_.begin_capture(on, shared && random_.chance(40) ? *shared : 0);
   if (made != 0) body_of_capture(on);
   return made;
@@ -255,18 +196,18 @@ std::uint32_t Generator::begin_capture() {
 // While its pool takes no requests, others may; what was freed before must not be used beside it
 // afterwards.
 void Generator::pause(std::uint32_t on) {
-  const auto open = graph(Legality::Graph::State::capturing);
+  const auto open = graph(State::capturing);
   if (!open || !make_.pause_pool(*open)) return;
   if (random_.chance(40)) {
     const auto other = pool();
     const std::uint32_t entered = other && random_.chance(50) ? *other : make_.make_pool();
     if (entered != 0 && make_.enter_pool(entered, on)) {
-      if (const std::uint32_t made = make_.allocate(on, size())) (void)make_.write(on, made);
-      if (random_.chance(80)) (void)make_.leave_pool(entered);
+      if (const std::uint32_t made = make_.allocate(on, size())) make_.write(on, made);
+      if (random_.chance(80)) make_.leave_pool(entered);
     }
   }
-  if (random_.chance(20)) (void)make_.allocate(stream(), size());
-  if (random_.chance(90)) (void)make_.resume_pool(*open, random_.chance(60));
+  if (random_.chance(20)) make_.allocate(stream(), size());
+  if (random_.chance(90)) make_.resume_pool(*open, random_.chance(60));
 }
 
 // Each layer of a model reads what the one before wrote, and the pool is paused between them.
@@ -284,59 +225,59 @@ void Generator::layers() {
     if (output == 0) break;
     std::vector<Use> uses{{output, true}};
     if (before != 0) uses.push_back({before, false});
-    (void)make_.kernel(runs, uses, kShort);
-    if (before != 0 && random_.chance(50)) (void)make_.drop(std::exchange(before, 0));
+    make_.kernel(runs, uses, kShort);
+    if (before != 0 && random_.chance(50)) make_.drop(std::exchange(before, 0));
     if (random_.chance(80)) pause(runs);
-    if (before != 0) (void)make_.drop(before);
+    if (before != 0) make_.drop(before);
     before = output;
   }
-  if (random_.chance(80)) (void)make_.end_capture(made);
+  if (random_.chance(80)) make_.end_capture(made);
 }
 
 // In the midst of a capture, whose tensors stay.
 void Generator::fail_capture() {
-  auto open = graph(Legality::Graph::State::capturing);
+  auto open = graph(State::capturing);
   if (!open) {
     const std::uint32_t on = stream();
     const auto shared = pool();
     const std::uint32_t made = make_.begin_capture(on, shared && random_.chance(30) ? *shared : 0);
     if (made == 0) return;
-    if (random_.chance(30)) (void)make_.order(other_stream(on), on);
+    if (random_.chance(30)) make_.order(other_stream(on), on);
     for (std::uint32_t i = random_.below(3); i > 0; --i) {
       const std::uint32_t inside = make_.allocate(on, size());
       if (inside == 0) continue;
-      (void)make_.write(on, inside);
-      if (random_.chance(40)) (void)make_.drop(inside);
+      make_.write(on, inside);
+      if (random_.chance(40)) make_.drop(inside);
     }
-    if (const auto dropped = tensor(); dropped && random_.chance(40)) (void)make_.drop(*dropped);
+    if (const auto dropped = tensor(); dropped && random_.chance(40)) make_.drop(*dropped);
     open = made;
   }
-  if (make_.fail_capture(*open) && random_.chance(60)) (void)begin_capture();
+  if (make_.fail_capture(*open) && random_.chance(60)) begin_capture();
 }
 
 void Generator::refuse_capture() {
-  const auto open = graph(Legality::Graph::State::capturing);
+  const auto open = graph(State::capturing);
   const bool by_driver = !open || random_.chance(40);
   const std::uint32_t on = by_driver ? stream() : known().graphs().at(*open).origin;
-  if (make_.refuse_capture(on, by_driver) && random_.chance(60)) (void)begin_capture();
+  if (make_.refuse_capture(on, by_driver) && random_.chance(60)) begin_capture();
 }
 
 void Generator::body_of_capture(std::uint32_t on) {
-  if (random_.chance(30)) (void)make_.order(other_stream(on), on);
-  if (const auto recorded = tensor_recorded_on(on)) (void)make_.drop(*recorded);
+  if (random_.chance(30)) make_.order(other_stream(on), on);
+  if (const auto recorded = tensor_recorded_on(on)) make_.drop(*recorded);
   for (std::uint32_t i = 1 + random_.below(3); i > 0; --i) {
     const std::uint32_t made = make_.allocate(on, size());
     if (made == 0) continue;
-    (void)make_.write(on, made, duration());
-    if (random_.chance(40)) (void)make_.drop(made);
+    make_.write(on, made, duration());
+    if (random_.chance(40)) make_.drop(made);
     if (random_.chance(15)) pause(on);
   }
   const auto input = tensor();
-  if (input && random_.chance(60)) (void)make_.read(on, *input, duration());
-  if (const auto other = tensor(); other && random_.chance(25)) (void)make_.drop(*other);
+  if (input && random_.chance(60)) make_.read(on, *input, duration());
+  if (const auto other = tensor(); other && random_.chance(25)) make_.drop(*other);
   if (random_.chance(70)) {
-    const auto open = graph(Legality::Graph::State::capturing);
-    if (open) (void)make_.end_capture(*open);
+    const auto open = graph(State::capturing);
+    if (open) make_.end_capture(*open);
   }
 }
 
@@ -346,20 +287,20 @@ void Generator::reset(std::uint32_t number, bool outputs_first) {
   for (const auto& [each, write] : known().graphs().at(number).uses) {
     if (known().tensors().at(each).live && random_.chance(80)) drops.push_back(each);
   }
-  if (!outputs_first) (void)make_.drop_graph(number);
-  for (const std::uint32_t each : drops) (void)make_.drop(each);
-  if (outputs_first) (void)make_.drop_graph(number);
+  if (!outputs_first) make_.drop_graph(number);
+  for (const std::uint32_t each : drops) make_.drop(each);
+  if (outputs_first) make_.drop_graph(number);
 }
 
 void Generator::replay(bool and_reset) {
-  const auto ready = graph(Legality::Graph::State::ready);
+  const auto ready = graph(State::ready);
   if (!ready) return;
   const std::uint32_t on = stream();
   if (!make_.replay(*ready, on) || !and_reset) return;
   if (random_.chance(60)) {
     for (const auto& [each, write] : known().graphs().at(*ready).uses) {
       if (!known().tensors().at(each).live || !random_.chance(60)) continue;
-      (void)make_.read(random_.chance(50) ? on : other_stream(on), each, kSpin);
+      make_.read(random_.chance(50) ? on : other_stream(on), each, kSpin);
       break;
     }
   }
@@ -372,136 +313,121 @@ void Generator::raw_capture() {
   const std::uint32_t made = make_.begin_raw_capture(on);
   if (made == 0) return;
   const auto input = tensor();
-  if (input && random_.chance(60)) (void)make_.read(on, *input, duration());
-  for (std::uint32_t i = random_.below(3); i > 0; --i) (void)create();
+  if (input && random_.chance(60)) make_.read(on, *input, duration());
+  for (std::uint32_t i = random_.below(3); i > 0; --i) create();
   if (random_.chance(60)) use();
-  if (random_.chance(70)) (void)make_.end_capture(made);
+  if (random_.chance(70)) make_.end_capture(made);
 }
 
 void Generator::flags() {
   if (!options_.flags) return;
   const std::vector<std::uint32_t> awaited = known().flags_awaited();
   if (!awaited.empty() && random_.chance(60)) {
-    (void)make_.set_flag(random_.pick(awaited));
+    make_.set_flag(random_.pick(awaited));
     return;
   }
   const auto used = tensor();
   std::vector<Use> uses;
   if (used) uses.push_back({*used, random_.chance(50)});
-  (void)make_.kernel(stream(), uses, kShort, make_.new_flag());
+  make_.kernel(stream(), uses, kShort, make_.new_flag());
 }
 
 void Generator::gesture() {
+  struct Weighted {
+    std::uint32_t weight;
+    void (*take)(Generator&);
+  };
+  // (A seed stands for its program: a row that moves, or another weight, changes them all.)
+  static constexpr Weighted kGestures[] = {
+      {220, [](Generator& g) { g.create(); }},
+      {120, [](Generator& g) { g.use(); }},
+      {170, [](Generator& g) { g.read_and_drop(); }},
+      {60,
+       [](Generator& g) {
+         if (const auto victim = g.tensor()) g.make_.drop(*victim);
+       }},
+      {40,
+       [](Generator& g) {
+         const std::uint32_t later = g.stream();
+         g.make_.order(later, g.other_stream(later));
+       }},
+      {20, [](Generator& g) { g.events(); }},
+      {20,
+       [](Generator& g) {
+         if (g.random_.chance(20)) {
+           g.make_.make({.kind = Step::Kind::synchronize_device});
+         } else {
+           g.make_.synchronize(g.stream());
+         }
+       }},
+      {30,
+       [](Generator& g) {
+         if (const auto used = g.tensor()) g.make_.record_stream(*used, g.stream());
+       }},
+      {25, [](Generator& g) { g.make_.empty_cache(); }},
+      {12, [](Generator& g) { g.make_.set_limit(g.known().limit() > 0_B ? 0_B : 256_MiB); }},
+      {30,
+       [](Generator& g) { g.make_.set_caching(!g.known().caching() || !g.random_.chance(40)); }},
+      {25, [](Generator& g) { g.make_.make_pool(); }},
+      {45,
+       [](Generator& g) {
+         if (const auto any = g.pool()) g.make_.enter_pool(*any, g.stream());
+       }},
+      {35,
+       [](Generator& g) {
+         if (const auto any = g.pool()) g.make_.leave_pool(*any);
+       }},
+      {20,
+       [](Generator& g) {
+         if (const auto any = g.pool()) g.make_.drop_pool(*any);
+       }},
+      {35,
+       [](Generator& g) {
+         if (const auto any = g.pool()) g.make_.save_pool(*any);
+       }},
+      {45,
+       [](Generator& g) {
+         for (const auto& [number, each] : g.known().pools()) {
+           if (each.saved && g.make_.restore_pool(number)) break;
+         }
+       }},
+      {60, [](Generator& g) { g.begin_capture(); }},
+      {60,
+       [](Generator& g) {
+         if (const auto open = g.graph(State::capturing)) g.make_.end_capture(*open);
+       }},
+      {50, [](Generator& g) { g.replay(false); }},
+      {40, [](Generator& g) { g.replay(true); }},
+      {15,
+       [](Generator& g) {
+         if (const auto ready = g.graph(State::ready)) g.reset(*ready, g.random_.chance(50));
+       }},
+      {25, [](Generator& g) { g.raw_capture(); }},
+      {15, [](Generator& g) { g.fail_capture(); }},
+      {8, [](Generator& g) { g.refuse_capture(); }},
+      {9, [](Generator& g) { g.layers(); }},
+      {15, [](Generator& g) { g.make_.make_stream(); }},
+      {30,
+       [](Generator& g) {
+         for (const auto& [number, each] : g.known().streams()) {
+           if (!each.live || !each.external) continue;
+           g.make_.synchronize(number);
+           g.make_.destroy_stream(number);
+           break;
+         }
+       }},
+      {50, [](Generator& g) { g.flags(); }},
+      {20, [](Generator& g) {
+         g.make_.make({.kind = Step::Kind::busy,
+                       .duration = g.random_.chance(50) ? kSpin : Nanoseconds{5 * kShort.count}});
+       }}};
   any_thread();
-  switch (choose()) {
-    case Gesture::create:
-      (void)create();
-      break;
-    case Gesture::use:
-      use();
-      break;
-    case Gesture::read_and_drop:
-      read_and_drop();
-      break;
-    case Gesture::drop:
-      if (const auto victim = tensor()) (void)make_.drop(*victim);
-      break;
-    case Gesture::order: {
-      const std::uint32_t later = stream();
-      (void)make_.order(later, other_stream(later));
-      break;
-    }
-    case Gesture::event:
-      events();
-      break;
-    case Gesture::host_wait:
-      if (random_.chance(20)) {
-        (void)make_.make({.kind = Step::Kind::synchronize_device});
-      } else {
-        (void)make_.synchronize(stream());
-      }
-      break;
-    case Gesture::record:
-      if (const auto used = tensor()) (void)make_.record_stream(*used, stream());
-      break;
-    case Gesture::empty:
-      (void)make_.empty_cache();
-      break;
-    case Gesture::limit:
-      (void)make_.set_limit(known().limit() > 0_B ? 0_B : 256_MiB);
-      break;
-    case Gesture::caching:
-      (void)make_.set_caching(!known().caching() ? true : random_.chance(40) ? false : true);
-      break;
-    case Gesture::make_pool:
-      (void)make_.make_pool();
-      break;
-    case Gesture::enter_pool:
-      if (const auto any = pool()) (void)make_.enter_pool(*any, stream());
-      break;
-    case Gesture::leave_pool:
-      if (const auto any = pool()) (void)make_.leave_pool(*any);
-      break;
-    case Gesture::drop_pool:
-      if (const auto any = pool()) (void)make_.drop_pool(*any);
-      break;
-    case Gesture::save_pool:
-      if (const auto any = pool()) (void)make_.save_pool(*any);
-      break;
-    case Gesture::restore_pool:
-      for (const auto& [number, each] : known().pools()) {
-        if (each.saved && make_.restore_pool(number)) break;
-      }
-      break;
-    case Gesture::begin_capture:
-      (void)begin_capture();
-      break;
-    case Gesture::end_capture:
-      if (const auto open = graph(Legality::Graph::State::capturing)) {
-        (void)make_.end_capture(*open);
-      }
-      break;
-    case Gesture::replay:
-      replay(false);
-      break;
-    case Gesture::replay_and_reset:
-      replay(true);
-      break;
-    case Gesture::reset:
-      if (const auto ready = graph(Legality::Graph::State::ready)) {
-        reset(*ready, random_.chance(50));
-      }
-      break;
-    case Gesture::raw_capture:
-      raw_capture();
-      break;
-    case Gesture::fail_capture:
-      fail_capture();
-      break;
-    case Gesture::refuse_capture:
-      refuse_capture();
-      break;
-    case Gesture::layers:
-      layers();
-      break;
-    case Gesture::make_stream:
-      (void)make_.make_stream();
-      break;
-    case Gesture::destroy_stream:
-      for (const auto& [number, each] : known().streams()) {
-        if (!each.live || !each.external) continue;
-        (void)make_.synchronize(number);
-        (void)make_.destroy_stream(number);
-        break;
-      }
-      break;
-    case Gesture::flag:
-      flags();
-      break;
-    case Gesture::busy:
-      (void)make_.make({.kind = Step::Kind::busy,
-                        .duration = random_.chance(50) ? kSpin : Nanoseconds{5 * kShort.count}});
-      break;
+  std::uint32_t sum = 0;
+  for (const Weighted& each : kGestures) sum += each.weight;
+  std::uint32_t at = random_.below(sum);
+  for (const Weighted& each : kGestures) {
+    if (at < each.weight) return each.take(*this);
+    at -= each.weight;
   }
 }
 

@@ -2,6 +2,7 @@
 #include "tests/torch/contract/runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -75,7 +76,6 @@ class Runner {
     Address address;
     Bytes bytes;
     bool live = false;
-    std::size_t allocated_at = 0;
   };
   struct Graph {
     Stream origin;
@@ -87,10 +87,8 @@ class Runner {
   };
 
   bool failed() const { return outcome_.failure.has_value(); }
-  void fail(Failure::Kind kind, std::string what, std::optional<std::uint32_t> victim = {},
-            std::optional<std::uint32_t> other = {}) {
-    if (failed()) return;
-    outcome_.failure = Failure{kind, at_, std::move(what), victim, other};
+  void fail(Failure::Kind kind, std::string what) {
+    if (!failed()) outcome_.failure = Failure{kind, at_, std::move(what)};
   }
   // Of a call that the program itself makes to the device, and that CUDA would allow.
   void expect(const Status& status, Failure::Kind kind) {
@@ -127,26 +125,11 @@ class Runner {
     }
   }
 
-  // The first, or the last, tensor that lay exactly there.
-  std::optional<std::uint32_t> tensor_at(const Access& access, bool last) const {
-    std::optional<std::uint32_t> found;
-    for (const auto& [number, tensor] : tensors_) {
-      if (access.address != tensor.address || access.bytes != tensor.bytes) continue;
-      const bool later = found && tensors_.at(*found).allocated_at < tensor.allocated_at;
-      if (!found || later == last) found = number;
-    }
-    return found;
-  }
-
   void look_for_races() {
     if (device_.race_count() == 0 || failed()) return;
     const Race race = device_.races().front();
-    if (race.kind == Race::Kind::unmapped_in_use) {
-      fail(Failure::Kind::unmapped, race.describe(), tensor_at(race.first, true));
-    } else {
-      fail(Failure::Kind::overwritten, race.describe(), tensor_at(race.first, false),
-           tensor_at(race.second, true));
-    }
+    const bool unmapped = race.kind == Race::Kind::unmapped_in_use;
+    fail(unmapped ? Failure::Kind::unmapped : Failure::Kind::overwritten, race.describe());
   }
 
   void check_pool(const Step& step) {
@@ -154,8 +137,8 @@ class Runner {
     if (step.kind != Kind::allocate || made == tensors_.end()) return;
     const PoolId pool = allocator_->pool_of(made->second.address.pointer());
     if (pool.second == legality_.tensors().at(step.tensor).pool) return;
-    fail(Failure::Kind::wrong_pool, "the memory is of pool " + std::to_string(pool.second),
-         step.tensor);
+    fail(Failure::Kind::wrong_pool,
+         "tensor " + std::to_string(step.tensor) + " is of pool " + std::to_string(pool.second));
   }
   void note_restored() {
     for (auto& [number, tensor] : tensors_) {
@@ -279,7 +262,7 @@ void Runner::allocate(const Step& step) {
     }
     return;
   }
-  tensors_[step.tensor] = {Address::of(*block), step.bytes, true, at_};
+  tensors_[step.tensor] = {Address::of(*block), step.bytes, true};
   if (!caching_) {
     uncached_[step.tensor] = true;
   } else {
@@ -321,7 +304,6 @@ void Runner::launch(const Step& step) {
   if (launched) return;
   const bool lost = launched.error().code() == ErrorCode::capture;
   expect(launched, lost ? Failure::Kind::capture_lost : Failure::Kind::illegal_access);
-  if (failed() && !step.uses.empty()) outcome_.failure->victim = step.uses.front().tensor;
 }
 
 void Runner::order(Stream later, Stream earlier) {
@@ -550,35 +532,21 @@ void Runner::make(const Step& step) {
 }  // namespace
 
 const char* name_of(Failure::Kind kind) {
-  switch (kind) {
-    case Failure::Kind::overwritten:
-      return "overwritten while in use";
-    case Failure::Kind::unmapped:
-      return "unmapped while in use";
-    case Failure::Kind::illegal_access:
-      return "illegal access";
-    case Failure::Kind::capture_lost:
-      return "capture lost";
-    case Failure::Kind::refused:
-      return "error where the native allocator has none";
-    case Failure::Kind::wrong_pool:
-      return "wrong pool";
-    case Failure::Kind::hang:
-      return "hang";
-    case Failure::Kind::host_wait:
-      return "host wait";
-    case Failure::Kind::broken_books:
-      return "broken books";
-    case Failure::Kind::leaked:
-      return "leak";
-    case Failure::Kind::too_much:
-      return "too much memory";
-    case Failure::Kind::stays_apart:
-      return "memory no longer moves";
-    case Failure::Kind::moved_in_time:
-      return "placed by time";
-  }
-  return "";
+  static constexpr const char* kNames[] = {"overwritten while in use",
+                                           "unmapped while in use",
+                                           "illegal access",
+                                           "capture lost",
+                                           "error where the native allocator has none",
+                                           "wrong pool",
+                                           "hang",
+                                           "host wait",
+                                           "broken books",
+                                           "leak",
+                                           "too much memory",
+                                           "memory no longer moves",
+                                           "placed by time"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Failure::Kind::moved_in_time) + 1);
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 Outcome run(const Program& program, const MakeAllocator& make, const RunOptions& options) {

@@ -39,8 +39,6 @@ struct Failure {
   Kind kind = Kind::refused;
   std::size_t step = 0;  // steps.size(): at the end
   std::string what;
-  std::optional<std::uint32_t> victim;  // the tensor whose memory it is
-  std::optional<std::uint32_t> other;   // the tensor that has that memory now
 };
 const char* name_of(Failure::Kind kind);
 

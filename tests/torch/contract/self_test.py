@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -502,27 +503,6 @@ def steps_of(text):
     return steps
 
 
-READ_LATE = """
-    alloc tensor=x stream=s0 bytes=4096 value=1
-    wait stream=main other=s0
-    host_sync stream=s0
-    spin stream=main ms=6
-    read tensor=x stream=main
-"""
-
-
-GATHERED = """
-    alloc tensor=x stream=s0 bytes=4096 value=1
-    alloc tensor=y stream=s0 bytes=4096 value=2
-    wait stream=main other=s0
-    spin stream=main ms=6
-    collective kind=all_gather stream=main output=y input=x work=w
-"""
-ASKED = """
-    alloc tensor=z stream=s0 bytes=4096 value=3
-"""
-
-
 class Drawing(unittest.TestCase):
     def test_a_seed_draws_one_program(self):
         code = "import self_test; print(self_test.digest(300))"
@@ -575,228 +555,202 @@ class Drawing(unittest.TestCase):
                 "collective" if field == "kind" else "work_wait")}, values)
 
 
+# Parts of the programs below.
+READ_LATE = """
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    wait stream=main other=s0
+    host_sync stream=s0
+    spin stream=main ms=6
+    read tensor=x stream=main
+"""
+GATHERED = """
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    alloc tensor=y stream=s0 bytes=4096 value=2
+    wait stream=main other=s0
+    spin stream=main ms=6
+    collective kind=all_gather stream=main output=y input=x work=w
+"""
+ASKED = """
+    alloc tensor=z stream=s0 bytes=4096 value=3
+"""
+READ_BY_PEER = READ_LATE.replace("read", "peer_read").replace("main", "p0") + "drop tensor=x \n "
+EXTERNAL = "stream_new stream=e0" + READ_LATE.replace("s0", "e0") + """drop tensor=x
+    stream_destroy stream=e0
+    stream_new stream=e1
+"""
+FAILED = """
+    capture_begin graph=g stream=s0 synchronize=True
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    capture_fail graph=g how=item
+"""
+RAW = "alloc tensor=x stream=s0 bytes=4096 value=1 raw=True \n "
+JOINED = "wait stream=s0 other=s1 \n "
+OF_S2 = JOINED + "alloc tensor=z stream=s2 bytes=4096 value=3 \n read tensor=z stream=s2"
+
+
+def captured(early="", late=""):
+    return f"""
+    capture_begin graph=g stream=s0 synchronize=True
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    collective kind=all_reduce stream=s0 output=x work=v
+    drop tensor=x
+    {early}
+    alloc tensor=y stream=s0 bytes=4096 value=2
+    collective kind=all_reduce stream=s0 output=y work=w
+    {late}
+    capture_end graph=g
+"""
+
+
+def paused(meanwhile="", joined=JOINED, after=""):
+    return f"""
+    capture_begin graph=g stream=s0 synchronize=True named=True
+    wait stream=s1 other=s0
+    alloc tensor=x stream=s1 bytes=4096 value=1
+    drop tensor=x
+    pool_pause graph=g
+    {meanwhile}
+    pool_resume graph=g
+    alloc tensor=y stream=s0 bytes=4096 value=2
+    {joined}
+    capture_end graph=g
+    {after}
+"""
+
+
+def shared(wait="", again=""):
+    return f"""
+    capture_begin graph=g stream=s0 synchronize=True
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    capture_end graph=g
+    capture_begin graph=h stream=s0 synchronize=True pool=graph:g
+    alloc tensor=y stream=s0 bytes=4096 value=2
+    capture_end graph=h
+    replay graph=g stream=main
+    {wait}
+    replay graph=h stream=s1
+    read tensor=x stream=s1
+    read tensor=y stream=s1
+    {again}
+"""
+
+
+LENDS = "pool_new pool=p" + paused("alloc tensor=z stream=s0 bytes=4096 value=3 pool=p")
+WAIT_W = "work_wait work=w stream=s0"
+ORDERED = "wait stream=s1 other=main"
+
+# What a program shows, the level that it needs (None: no level allows it), the program.
+CASES = (
+    ("waiting before the drop is documented", "L0", READ_LATE + "wait stream=s0 other=main \n drop tensor=x"),
+    ("so is recording", "L0", READ_LATE + "record_stream tensor=x stream=main \n drop tensor=x" + ASKED + "empty_cache"),
+    ("waiting after the drop is safe with expandable segments", "L2", READ_LATE + """drop tensor=x
+        alloc tensor=y stream=s1 bytes=4096 value=2
+        wait stream=s0 other=main""" + ASKED),
+    ("cudaFree waits in PyTorch's own allocator alone", "L1", READ_LATE + "drop tensor=x \n empty_cache"),
+    ("allocating again without a wait is a race", None, READ_LATE + "drop tensor=x" + ASKED),
+    ("a pool is apart", "L2", "pool_new pool=p" + READ_LATE + """drop tensor=x
+        alloc tensor=y stream=s0 bytes=4096 value=2 pool=p"""),
+    ("an external stream may have the handle of an old one", None,
+     EXTERNAL + "alloc tensor=y stream=e1 bytes=4096 value=2"),
+    ("and waits then", "L1",
+     EXTERNAL + "wait stream=e1 other=main \n alloc tensor=y stream=e1 bytes=4096 value=2"),
+    # Collectives.
+    ("PyTorch keeps tensors of a collective that nobody waits for", "L0",
+     GATHERED + "drop tensor=x \n drop tensor=y \n work_drop work=w" + ASKED),
+    ("a wait on the tensors' stream is documented", "L0",
+     GATHERED + "work_wait work=w stream=s0 \n drop tensor=x" + ASKED),
+    ("a wait on another stream needs fences: PyTorch #188655", "F",
+     GATHERED + "work_wait work=w stream=main \n drop tensor=x \n drop tensor=y" + ASKED),
+    ("and after the drop", "F", GATHERED + "drop tensor=x \n work_wait work=w stream=main" + ASKED),
+    ("and by a thread", "F", GATHERED + "drop tensor=x \n work_wait work=w stream=main how=thread" + ASKED),
+    ("a future keeps the tensors", "L0",
+     GATHERED + "work_wait work=w stream=main how=future \n drop tensor=x" + ASKED),
+    ("an output is read after a wait", None, GATHERED + "read tensor=y stream=main"),
+    ("that is one", "L0", GATHERED + "work_wait work=w stream=main \n read tensor=y stream=main"),
+    ("a capture waits for its last collective", None, captured()),
+    ("there", "L0", captured(late=WAIT_W)),
+    ("what PyTorch has let go of in it may serve again", "F", captured("work_drop work=v", WAIT_W)),
+    ("a Work that is dropped was not waited for", None, captured(late="work_drop work=w")),
+    ("one that was may be dropped", "L0", captured("work_wait work=v stream=s0 \n work_drop work=v", WAIT_W)),
+    ("a captured collective is waited for in its capture", None, captured(late=WAIT_W) + WAIT_W),
+    # Captures.
+    ("a pool is paused", "L0", paused(after="replay graph=g stream=main \n read tensor=y stream=main")),
+    ("a forked stream joins", None, paused(joined="")),
+    ("a paused pool serves nobody", None, paused("alloc tensor=z stream=s0 bytes=4096 value=3")),
+    ("a pool is paused at the end of no capture", None, paused(joined=JOINED + "pool_pause graph=g")),
+    ("a pool needs more", None, paused(after="pool_holds graph=g most=4096")),
+    ("this is enough", "L0", paused(after=f"pool_holds graph=g most={2 * (3 * 4096 + (24 << 20))}")),
+    ("a resumed pool serves the thread's other streams", "L0", paused(joined=OF_S2)),
+    ("which are not captured with it then", None, paused(
+        joined=OF_S2, after="capture_begin graph=h stream=s2 synchronize=True pool=graph:g")),
+    ("a MemPool lends to a capture", "L0", LENDS + "replay graph=g stream=main"),
+    ("what is live when that is replayed", None, LENDS + "drop tensor=z \n replay graph=g stream=main"),
+    ("a recorded stream is captured in no pause", None, """alloc tensor=r stream=s2 bytes=4096 value=9
+        record_stream tensor=r stream=s1""" + paused()),
+    ("a failed capture leaves its tensors", "L0", FAILED + "write tensor=x stream=s0 value=2 \n read tensor=x stream=s0"),
+    ("which nobody has written", None, FAILED + "read tensor=x stream=s0"),
+    ("it is not replayed", None, FAILED + "replay graph=g stream=s0"),
+    ("nor ended", None, FAILED + "capture_end graph=g"),
+    ("its tensors are dropped", "L0", FAILED + "drop tensor=x"),
+    ("its pool is captured into no more", None, FAILED + "capture_begin graph=h stream=s0 synchronize=True pool=graph:g"),
+    ("the default stream is not captured", "L0", "capture_refused graph=g stream=main how=default"),
+    ("another one is", None, "capture_refused graph=g stream=s0 how=default"),
+    ("no library captures", None, "capture_refused graph=g stream=s0 how=raw"),
+    ("no capture has the pool", None, "capture_refused graph=g stream=s1 how=pool"),
+    ("one has", "L0", paused(joined=JOINED + "capture_refused graph=h stream=s2 how=pool")),
+    *((f"beside a library's capture: {between}", level, f"raw_begin stream=s0 \n {between} \n raw_end stream=s0")
+      for between, level in (
+          ("spin stream=s0 ms=1", "L0"), ("host_sync stream=s0", None), ("wait stream=main other=s0", None),
+          ("empty_cache", None), ("alloc tensor=x stream=s0 bytes=4096 value=1", None),
+          ("alloc tensor=x stream=s1 bytes=4096 value=1", "L0"), ("capture_refused graph=g stream=s0 how=raw", "L0"))),
+    ("replays that share a pool are in order", None, shared()),
+    ("then", "L0", shared(ORDERED)),
+    ("the first graph may use the second one's output", None,
+     shared(ORDERED, "replay graph=g stream=s1 \n read tensor=y stream=s1")),
+    # Others.
+    ("raw memory is dropped", "L0", RAW + "drop tensor=x"),
+    ("and recorded on no stream", None, RAW + "record_stream tensor=x stream=s1"),
+    ("another GPU's copy is no matter for others", "L2", READ_BY_PEER + ASKED.replace("s0", "s1")),
+    ("it is waited for before the memory serves again", None, READ_BY_PEER + ASKED),
+    ("and before it is unmapped", None, READ_BY_PEER + "empty_cache"),
+    ("in order", "L2", READ_BY_PEER + "wait stream=s0 other=p0 \n empty_cache"),
+)
+
+
 class Rules(unittest.TestCase):
-    def test_a_program_with_a_step_less_is_refused_or_still_right(self):
-        random_ = random.Random(1)
+    def test_a_program_needs_its_level_and_the_other_rules_agree(self):
+        for what, level, text in CASES:
+            with self.subTest(what):
+                steps = steps_of(text)
+                self.assertEqual(program.needed_level(steps), level)
+                if level is not None:
+                    self.assertIsNone(recheck(steps, fences=level == "F"))
+                if level == "F" and "capture" not in text or what == "allocating again without a wait is a race":
+                    self.assertIn("reuse", recheck(steps))
+
+    def without_a_step(self, count, at_least, choose, level="L1", **kind):
+        """Random programs with a step less are refused, or right by the other rules."""
         refused = 0
-        for seed in range(3000):
-            steps = generate.random_program(seed)["steps"]
-            at = random_.randrange(len(steps))
+        for seed in range(count):
+            steps = generate.random_program(seed, **kind)["steps"]
+            at = choose(steps)
             shorter = steps[:at] + steps[at + 1:]
-            if program.check(shorter) is None:
-                self.assertIsNone(recheck(shorter), (seed, at))
+            if program.check(shorter, level) is None:
+                self.assertIsNone(recheck(shorter, level == "F"), (seed, at, level))
             else:
                 refused += 1
-        self.assertGreater(refused, 500)
+        self.assertGreater(refused, at_least)
+
+    def test_a_program_with_a_step_less_is_refused_or_still_right(self):
+        random_ = random.Random(1)
+        self.without_a_step(3000, 500, lambda steps: random_.randrange(len(steps)))
 
     def test_a_program_with_collectives_and_a_step_less_is_refused_or_still_right(self):
         random_ = random.Random(2)
         for level in ("L1", "F"):
-            refused = 0
-            for seed in range(2000):
-                steps = generate.random_program(seed, collectives=level)["steps"]
-                at = random_.choice([at for at, step in enumerate(steps) if step["op"] in (
-                    "work_wait", "work_drop", "wait", "host_sync", "device_sync", "drop")])
-                shorter = steps[:at] + steps[at + 1:]
-                if program.check(shorter, level) is None:
-                    self.assertIsNone(recheck(shorter, level == "F"), (seed, at, level))
-                else:
-                    refused += 1
-            self.assertGreater(refused, 300)
-
-    def test_a_collective_that_nobody_waits_for_keeps_its_tensors(self):
-        text = GATHERED + "drop tensor=x \n drop tensor=y \n work_drop work=w" + ASKED
-        self.assertEqual(self.level(text), "L0")
-
-    def test_a_wait_on_the_tensors_stream_is_documented(self):
-        text = GATHERED + "work_wait work=w stream=s0 \n drop tensor=x" + ASKED
-        self.assertEqual(self.level(text), "L0")
-
-    def test_a_wait_on_another_stream_needs_fences(self):
-        """PyTorch #188655."""
-        for text in ("work_wait work=w stream=main \n drop tensor=x \n drop tensor=y" + ASKED,
-                     "drop tensor=x \n work_wait work=w stream=main" + ASKED,
-                     "drop tensor=x \n work_wait work=w stream=main how=thread" + ASKED):
-            self.assertEqual(self.level(GATHERED + text), "F", text)
-            self.assertIn("reuse", recheck(steps_of(GATHERED + text)))
-            self.assertIsNone(recheck(steps_of(GATHERED + text), fences=True))
-        text = GATHERED + "work_wait work=w stream=main how=future \n drop tensor=x" + ASKED
-        self.assertEqual(self.level(text), "L0")  # PyTorch keeps the tensors
-
-    def test_what_a_collective_writes_is_read_after_a_wait(self):
-        self.assertIsNone(self.level(GATHERED + "read tensor=y stream=main"))
-        text = GATHERED + "work_wait work=w stream=main \n read tensor=y stream=main"
-        self.assertEqual(self.level(text), "L0")
-
-    CAPTURED = """
-        capture_begin graph=g stream=s0 synchronize=True
-        alloc tensor=x stream=s0 bytes=4096 value=1
-        collective kind=all_reduce stream=s0 output=x work=v
-        drop tensor=x
-        {early}
-        alloc tensor=y stream=s0 bytes=4096 value=2
-        collective kind=all_reduce stream=s0 output=y work=w
-        {late}
-        capture_end graph=g"""
-
-    def test_a_capture_waits_for_its_last_collective(self):
-        wait = "work_wait work=w stream=s0"
-        self.assertIsNone(self.level(self.CAPTURED.format(early="", late="")))
-        self.assertEqual(self.level(self.CAPTURED.format(early="", late=wait)), "L0")
-        self.assertEqual(self.level(self.CAPTURED.format(early="work_drop work=v", late=wait)), "F")
-        self.assertIsNone(self.level(self.CAPTURED.format(early="", late="work_drop work=w")))
-        early = "work_wait work=v stream=s0 \n work_drop work=v"
-        self.assertEqual(self.level(self.CAPTURED.format(early=early, late=wait)), "L0")
-        outside = self.CAPTURED.format(early="", late=wait) + "\n work_wait work=w stream=s0"
-        self.assertIsNone(self.level(outside))
-
-    def level(self, text):
-        return program.needed_level(steps_of(text))
-
-    def test_waiting_before_the_drop_is_documented(self):
-        self.assertEqual(self.level(READ_LATE + "wait stream=s0 other=main \n drop tensor=x"), "L0")
-
-    def test_recording_before_the_drop_is_documented(self):
-        self.assertEqual(self.level(READ_LATE + """record_stream tensor=x stream=main
-            drop tensor=x
-            alloc tensor=y stream=s0 bytes=4096 value=2
-            empty_cache"""), "L0")
-
-    def test_waiting_after_the_drop_is_safe_with_expandable_segments(self):
-        self.assertEqual(self.level(READ_LATE + """drop tensor=x
-            alloc tensor=y stream=s1 bytes=4096 value=2
-            wait stream=s0 other=main
-            alloc tensor=z stream=s0 bytes=4096 value=3"""), "L2")
-
-    def test_emptying_the_cache_behind_a_reader_is_safe_with_the_native_allocator_only(self):
-        self.assertEqual(self.level(READ_LATE + "drop tensor=x \n empty_cache"), "L1")
-
-    def test_allocating_again_without_waiting_is_a_race_everywhere(self):
-        text = READ_LATE + "drop tensor=x \n alloc tensor=y stream=s0 bytes=4096 value=2"
-        self.assertIsNone(self.level(text))
-        self.assertIn("reuse", recheck(steps_of(text)))
-
-    def test_a_pool_is_apart(self):
-        self.assertEqual(self.level("pool_new pool=p" + READ_LATE + """drop tensor=x
-            alloc tensor=y stream=s0 bytes=4096 value=2 pool=p"""), "L2")
-
-    def test_a_new_external_stream_may_have_the_handle_of_an_old_one(self):
-        text = "stream_new stream=e0" + READ_LATE.replace("s0", "e0") + """drop tensor=x
-            stream_destroy stream=e0
-            stream_new stream=e1
-            {wait}
-            alloc tensor=y stream=e1 bytes=4096 value=2"""
-        self.assertIsNone(self.level(text.format(wait="")))
-        self.assertEqual(self.level(text.format(wait="wait stream=e1 other=main")), "L1")
-
-    PAUSED = """
-        capture_begin graph=g stream=s0 synchronize=True named=True
-        wait stream=s1 other=s0
-        alloc tensor=x stream=s1 bytes=4096 value=1
-        drop tensor=x
-        pool_pause graph=g
-        {meanwhile}
-        pool_resume graph=g
-        alloc tensor=y stream=s0 bytes=4096 value=2
-        {joined}
-        capture_end graph=g
-        {after}"""
-    JOINED = "wait stream=s0 other=s1"
-
-    def paused(self, meanwhile="", joined=JOINED, after=""):
-        return self.level(self.PAUSED.format(meanwhile=meanwhile, joined=joined, after=after))
-
-    def test_a_pool_is_paused_in_a_capture(self):
-        self.assertEqual(self.paused(after="replay graph=g stream=main \n read tensor=y stream=main"),
-                         "L0")
-        self.assertIsNone(self.paused(joined=""))
-        self.assertIsNone(self.paused(meanwhile="alloc tensor=z stream=s0 bytes=4096 value=3"))
-        self.assertIsNone(self.paused(joined=self.JOINED + "\n pool_pause graph=g"))
-        self.assertIsNone(self.paused(after="pool_holds graph=g most=4096"))
-        self.assertEqual(self.paused(after=f"pool_holds graph=g most={2 * (3 * 4096 + (24 << 20))}"),
-                         "L0")
-
-    def test_a_resumed_pool_serves_other_streams_of_the_thread_too(self):
-        other = self.JOINED + "\n alloc tensor=z stream=s2 bytes=4096 value=3 \n read tensor=z stream=s2"
-        self.assertEqual(self.paused(joined=other), "L0")
-        again = "capture_begin graph=h stream=s2 synchronize=True pool=graph:g"
-        self.assertIsNone(self.paused(joined=other, after=again))
-
-    def test_what_a_mempool_lends_to_a_capture_is_live_when_that_is_replayed(self):
-        text = "pool_new pool=p" + self.PAUSED.format(
-            meanwhile="alloc tensor=z stream=s0 bytes=4096 value=3 pool=p", joined=self.JOINED,
-            after="{} \n replay graph=g stream=main")
-        self.assertEqual(self.level(text.format("")), "L0")
-        self.assertIsNone(self.level(text.format("drop tensor=z")))
-
-    def test_a_recorded_stream_is_captured_in_no_pause(self):
-        text = """alloc tensor=r stream=s2 bytes=4096 value=9
-            record_stream tensor=r stream=s1""" + self.PAUSED.format(
-                meanwhile="", joined=self.JOINED, after="")
-        self.assertIsNone(self.level(text))
-
-    def test_a_capture_that_failed_leaves_its_tensors(self):
-        text = """
-            capture_begin graph=g stream=s0 synchronize=True
-            alloc tensor=x stream=s0 bytes=4096 value=1
-            capture_fail graph=g how=item
-            {after}"""
-        for after, level in (("write tensor=x stream=s0 value=2 \n read tensor=x stream=s0", "L0"),
-                             ("read tensor=x stream=s0", None), ("replay graph=g stream=s0", None),
-                             ("capture_end graph=g", None), ("drop tensor=x", "L0"),
-                             ("capture_begin graph=h stream=s0 synchronize=True pool=graph:g", None)):
-            self.assertEqual(self.level(text.format(after=after)), level, after)
-
-    def test_a_capture_is_refused_where_it_can_not_begin(self):
-        for how, stream, level in (("default", "main", "L0"), ("default", "s0", None), ("raw", "s0", None),
-                                   ("pool", "s1", None)):
-            text = f"capture_refused graph=g stream={stream} how={how}"
-            self.assertEqual(self.level(text), level, text)
-        self.assertEqual(self.paused(meanwhile="", joined=self.JOINED + """
-            capture_refused graph=h stream=s2 how=pool"""), "L0")
-
-    def test_another_library_captures_a_stream_alone(self):
-        text = "raw_begin stream=s0 \n {} \n raw_end stream=s0"
-        for between, level in (("spin stream=s0 ms=1", "L0"), ("host_sync stream=s0", None),
-                               ("wait stream=main other=s0", None), ("empty_cache", None),
-                               ("alloc tensor=x stream=s0 bytes=4096 value=1", None),
-                               ("alloc tensor=x stream=s1 bytes=4096 value=1", "L0"),
-                               ("capture_refused graph=g stream=s0 how=raw", "L0")):
-            self.assertEqual(self.level(text.format(between)), level, between)
-
-    def test_raw_memory_is_recorded_on_no_stream(self):
-        text = "alloc tensor=x stream=s0 bytes=4096 value=1 raw=True"
-        self.assertEqual(self.level(text + "\n drop tensor=x"), "L0")
-        self.assertIsNone(self.level(text + "\n record_stream tensor=x stream=s1"))
-
-    def test_another_gpus_copy_is_waited_for_before_memory_may_be_unmapped(self):
-        text = READ_LATE.replace("read", "peer_read").replace("main", "p0")
-        self.assertEqual(self.level(text + "drop tensor=x" + ASKED.replace("s0", "s1")), "L2")
-        self.assertIsNone(self.level(text + "drop tensor=x" + ASKED))
-        self.assertIsNone(self.level(text + "drop tensor=x \n empty_cache"))
-        self.assertEqual(self.level(text + "drop tensor=x \n wait stream=s0 other=p0 \n empty_cache"),
-                         "L2")
-
-    def test_replays_that_share_a_pool_come_one_after_another(self):
-        text = """
-            capture_begin graph=g stream=s0 synchronize=True
-            alloc tensor=x stream=s0 bytes=4096 value=1
-            capture_end graph=g
-            capture_begin graph=h stream=s0 synchronize=True pool=graph:g
-            alloc tensor=y stream=s0 bytes=4096 value=2
-            capture_end graph=h
-            replay graph=g stream=main
-            {wait}
-            replay graph=h stream=s1
-            read tensor=x stream=s1
-            read tensor=y stream=s1
-            {again}"""
-        self.assertIsNone(self.level(text.format(wait="", again="")))
-        wait = "wait stream=s1 other=main"
-        self.assertEqual(self.level(text.format(wait=wait, again="")), "L0")
-        # The first graph may use the second one's output for what it frees itself.
-        again = "replay graph=g stream=s1 \n read tensor=y stream=s1"
-        self.assertIsNone(self.level(text.format(wait=wait, again=again)))
+            self.without_a_step(2000, 300, lambda steps: random_.choice(
+                [at for at, step in enumerate(steps) if step["op"] in (
+                    "work_wait", "work_drop", "wait", "host_sync", "device_sync", "drop")]), level, collectives=level)
 
 
 class Shrinking(unittest.TestCase):
@@ -815,49 +769,34 @@ class Shrinking(unittest.TestCase):
                 return True
         return False
 
-    def test_collectives_are_left_out_too(self):
-        def fails(steps):
-            """A made-up fault: a tensor of a collective is dropped, and then the cache is emptied."""
-            used, dropped = set(), False
-            for step in steps:
-                used |= {step[name] for name in ("input", "output") if name in step}
-                dropped = dropped or step["op"] == "drop" and step["tensor"] in used
-                if dropped and step["op"] == "empty_cache":
-                    return True
-            return False
-
-        def first_failing(candidates):
-            return next((at for at, each in enumerate(candidates) if fails(each)), None)
-
-        drawn = (generate.random_program(seed, collectives="F")["steps"] for seed in range(400))
-        found = [steps for steps in drawn if fails(steps)][:15]
-        self.assertEqual(len(found), 15)
-        for steps in found:
-            short, _ = shrink.shrink(steps, first_failing, 20, level="F")
-            self.assertTrue(fails(short))
-            self.assertIsNone(program.check(short, "F"))
-            self.assertLessEqual(len(short), 10, program.format_program({"name": "", "steps": short}))
-
-    def first_failing(self, candidates):
-        self.assertLessEqual(len(candidates), 4)
-        for each in candidates:
-            self.assertIsNone(program.check(each))
-        return next((at for at, each in enumerate(candidates) if self.fails(each)), None)
+    @staticmethod
+    def fails_with_collectives(steps):
+        """Another one: a tensor of a collective is dropped, and then the cache is emptied."""
+        used, dropped = set(), False
+        for step in steps:
+            used |= {step[name] for name in ("input", "output") if name in step}
+            dropped = dropped or step["op"] == "drop" and step["tensor"] in used
+            if dropped and step["op"] == "empty_cache":
+                return True
+        return False
 
     def test_what_is_left_fails_and_is_allowed_and_short(self):
-        tried = 0
-        for seed in range(400):
-            steps = generate.random_program(seed)["steps"]
-            if self.fails(steps):
-                short, _ = shrink.shrink(steps, self.first_failing, 20)
-                self.assertTrue(self.fails(short))
-                self.assertIsNone(program.check(short))
-                self.assertLessEqual(len(short), 9, program.format_program(
-                    {"name": f"seed {seed}", "steps": short}))
-                tried += 1
-                if tried == 20:
-                    return
-        self.fail("no program fails so")
+        for fails, level, collectives, count, most in ((self.fails, "L1", None, 20, 9),
+                                                       (self.fails_with_collectives, "F", "F", 15, 10)):
+            def first_failing(candidates):
+                self.assertLessEqual(len(candidates), 4)
+                for each in candidates:
+                    self.assertIsNone(program.check(each, level))
+                return next((at for at, each in enumerate(candidates) if fails(each)), None)
+
+            drawn = (generate.random_program(seed, collectives=collectives)["steps"] for seed in range(400))
+            found = list(itertools.islice(filter(fails, drawn), count))
+            self.assertEqual(len(found), count)
+            for steps in found:
+                short, _ = shrink.shrink(steps, first_failing, 20, level=level)
+                self.assertTrue(fails(short))
+                self.assertIsNone(program.check(short, level))
+                self.assertLessEqual(len(short), most, program.format_program({"name": "", "steps": short}))
 
 
 # A child that finds the fault of Shrinking.fails: as wrong data, as a crash, or by hanging.

@@ -2,17 +2,17 @@
 // The shortest program found that still fails.
 #pragma once
 
-#include <functional>
+#include <string>
 
 #include "tests/torch/contract/program.h"
 #include "tests/torch/contract/runner.h"
 
 namespace weir::contract {
 
-using IsSameFailure = std::function<bool(const Program&, const Failure&)>;
-
 // Leaves out steps while the program stays legal, runs cleanly on the model of the native
 // allocator, and fails in the same way on Weir.
-Program shrink(Program program, const IsSameFailure& same, const RunOptions& options = {});
+Program shrink(Program program, Failure::Kind failure, const RunOptions& options = {});
+// For a person: the failure, and the shrunk program.
+std::string report(const Program& program, const Failure& failure, const RunOptions& options);
 
 }  // namespace weir::contract

@@ -7,55 +7,14 @@
 namespace weir::contract {
 namespace {
 
-// The policy's name may not exist in this Weir.
-template <class Policy>
-constexpr bool kHasNever = requires {
-  Policy::no_wait;
-};
-
-template <class Policy>
-void set_never_waits(Policy& policy) {
-  if constexpr (kHasNever<Policy>) policy = Policy::no_wait;
-}
-
 // PyTorch's programs tell of few of their uses: memory moves elsewhere only behind all of the
 // context's work.
-template <class Options>
-void trust_the_context_alone(Options& options) {
-  if constexpr (requires { options.trust; }) options.trust = decltype(options.trust)::context;
-}
-
-template <class Options>
-void forgo_context_events(Options& options) {
-  if constexpr (requires { options.context_events; }) options.context_events = false;
-}
-
-template <class Options>
-void fix_addresses(Options& options) {
-  if constexpr (requires { options.addresses; }) {
-    options.addresses = decltype(options.addresses)::fixed;
-  }
-}
-
 HeapOptions heap_options(SubjectOptions options) {
-  HeapOptions heap;
-  trust_the_context_alone(heap);
-  if (options.never_waits) set_never_waits(heap.reuse);
-  if (options.captures_unseen) forgo_context_events(heap);
-  if (options.fixed_addresses) fix_addresses(heap);
+  HeapOptions heap{.trust = Trust::context};
+  if (options.never_waits) heap.reuse = ReusePolicy::no_wait;
+  if (options.captures_unseen) heap.context_events = false;
+  if (options.fixed_addresses) heap.addresses = Addresses::fixed;
   return heap;
-}
-
-// The heap is told of streams that others serve.
-template <class Heap>
-void meet(Heap& heap, Stream stream) {
-  if constexpr (requires { heap.captures().meet(stream); }) heap.captures().meet(stream);
-}
-
-// The backend's Python says that a capture failed.
-template <class Pools>
-void close_failed(Pools& pools, Stream current) {
-  if constexpr (requires { pools.close_failed(current); }) (void)pools.close_failed(current);
 }
 
 // As the backend has it while caching is off.
@@ -69,14 +28,7 @@ pytorch::SegmentPool::Source uncached_memory(Device& device) {
       .caches = false};
 }
 
-template <class Name>
-void note_life(Name& stream, bool lasts) {
-  if constexpr (requires { stream.may_end; }) stream.may_end = !lasts;
-}
-
 }  // namespace
-
-bool has_policy_without_waits() { return kHasNever<ReusePolicy>; }
 
 Subject::Subject(Device& device, SubjectOptions options)
     : device_(device),
@@ -90,8 +42,9 @@ Result<Stream> Subject::known(StreamName name) {
   }
   Result<Stream> stream = heap_.stream(name.stream.handle);
   if (!stream) return stream;
-  note_life(*stream, name.lasts);
-  if (name.lasts) meet(heap_, *stream);  // it may have been met before, by its handle alone
+  stream->may_end = !name.lasts;
+  if (name.lasts)
+    heap_.captures().meet(*stream);  // it may have been met before, by its handle alone
   if (name.lasts && !name.bare && !stream->is_of_captured()) {
     lasting_[name.stream.handle] = *stream;
   }
@@ -107,7 +60,7 @@ Result<void*> Subject::allocate(Bytes bytes, StreamName name) {
   Result<Stream> stream = known(name);
   if (!stream) return std::move(stream).error();
   if (caching_ || is_captured(*stream)) return heap_.allocate(bytes, *stream);
-  meet(heap_, *stream);
+  heap_.captures().meet(*stream);
   if (void* const block = uncached_.allocate(bytes, *stream)) return block;
   (void)heap_.trim(0_B, Trim::waits);
   if (void* const block = uncached_.allocate(bytes, *stream)) return block;
@@ -156,7 +109,7 @@ Status Subject::end_pool(PoolId pool, StreamName current) {
 }
 
 void Subject::capture_failed(StreamName current) {
-  if (const Result<Stream> stream = known(current)) close_failed(pools_, *stream);
+  if (const Result<Stream> stream = known(current)) pools_.close_failed(*stream);
 }
 
 Status Subject::save_pool(PoolId pool) {

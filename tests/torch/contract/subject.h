@@ -25,9 +25,6 @@ struct SubjectOptions {
   bool fixed_addresses = false;
 };
 
-// Does this Weir have a policy under which no stream waits for another one?
-bool has_policy_without_waits();
-
 // Not thread-safe.
 class Subject final : public TorchAllocator {
  public:
