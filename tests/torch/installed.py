@@ -56,6 +56,31 @@ class Installed(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout.strip()
 
+    # What a program begins with that has Weir on the simulated device, once it calls turn_on(): `allocate()` takes memory,
+    # which goes as the program ends, and returns the call's status.
+    ON_SIM = """
+import ctypes, weir
+from weir import _enable, _native
+library = _native.pluggable()
+handle = ctypes.c_void_p(library.weir_torch_allocator())
+stream, blocks = ctypes.c_void_p(), []
+assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0  # which opens the device
+def turn_on():
+    _enable._state.update(kind='pluggable', library=library)
+def allocate(mib=8):
+    block = ctypes.c_void_p()
+    status = library.weir_allocate(handle, mib << 20, stream, 0, ctypes.byref(block))
+    if status == 0: blocks.append(block)
+    return status
+"""
+
+    def run_on_sim(self, code, **environment):
+        """The lines that `code` printed, behind ON_SIM and with as much of PyTorch as Weir's Python asks for there."""
+        path = self.fake_torch(device="types.SimpleNamespace", cuda="types.SimpleNamespace(is_initialized=lambda: False, "
+                               "current_device=lambda: 0, graph_pool_handle=lambda: object())")
+        return self.run_code(self.ON_SIM + code + "for block in blocks: assert library.weir_deallocate(handle, block) == 0\n",
+                             PYTHONPATH=path, WEIR_DEVICE="sim", **environment).splitlines()
+
     def fake_torch(self, **attributes):
         """A module named torch that is as far as the test needs."""
         path = pathlib.Path(tempfile.mkdtemp(dir=self.folder.name))

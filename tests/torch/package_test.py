@@ -123,14 +123,9 @@ class Package(installed.Installed):
                              for each in problems), problems)
 
     def test_a_recording_may_have_stacks_of_a_kind_of_its_own(self):
-        printed = self.run_code(
-            "import ctypes, os, weir\n"
-            "from weir import _enable, _native\n"
-            "library = _native.pluggable()\n"
-            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
-            "stream = ctypes.c_void_p()\n"  # which opens the device
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "_enable._state.update(kind='pluggable', library=library)\n"
+        printed = self.run_on_sim(
+            "import os\n"
+            "turn_on()\n"
             "for stacks in ('python', 'cpp', 'none', None):\n"
             "    with weir.record(f'{stacks}.weir', stacks=stacks):\n"
             "        pass\n"
@@ -139,62 +134,28 @@ class Package(installed.Installed):
             "    with weir.record('x.weir', stacks='perl'):\n"
             "        pass\n"
             "except weir.Problem as problem:\n"
-            "    print(problem, os.path.exists('x.weir'))\n", WEIR_DEVICE="sim")
-        self.assertIn('not "perl" False', printed)
-
-    def test_the_library_has_the_c_interface_and_runs_on_the_simulated_device(self):
-        self.run_code(
-            "from weir import _native\n"
-            "import ctypes\n"
-            "library = _native.pluggable()\n"
-            "handle = library.weir_torch_allocator()\n"
-            "assert handle, library.weir_last_error()\n"
-            "numbers = _native.Statistics(size=ctypes.sizeof(_native.Statistics))\n"
-            "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
-            "assert numbers.reserved_bytes == 0\n"
-            "library.weir_torch_malloc.restype = ctypes.c_void_p\n"
-            "stream = ctypes.c_void_p()\n"
-            "library.weir_sim_new_stream.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]\n"
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "block = library.weir_torch_malloc(ctypes.c_size_t(1 << 20), 0, stream)\n"
-            "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
-            "assert numbers.live_bytes == 1 << 20, numbers.live_bytes\n"
-            "library.weir_torch_free(ctypes.c_void_p(block), ctypes.c_size_t(1 << 20), 0, stream)\n"
-            "_native.check(library, library.weir_statistics(handle, 0, ctypes.byref(numbers)))\n"
-            "assert numbers.live_bytes == 0\n", WEIR_DEVICE="sim")
+            "    print(problem, os.path.exists('x.weir'))\n")
+        self.assertIn('not "perl" False', printed[0])
 
     def test_memory_sleeps_and_wakes_by_tag_on_the_simulated_device(self):
-        printed = self.run_code(
-            "import ctypes, threading, weir\n"
-            "from weir import _enable, _native\n"
-            "library = _native.pluggable()\n"
-            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
-            "stream = ctypes.c_void_p()\n"
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "_enable._state.update(kind='pluggable', library=library)\n"
-            "def allocate(found, size=8 << 20):\n"
-            "    block = ctypes.c_void_p()\n"
-            "    found.append((library.weir_allocate(handle, size, stream, 0, ctypes.byref(block)), block))\n"
+        lines = self.run_on_sim(
+            "import threading\n"
+            "turn_on()\n"
             "def in_thread():\n"
-            "    found = []\n"
-            "    thread = threading.Thread(target=allocate, args=(found,))\n"
+            "    thread = threading.Thread(target=allocate)\n"
             "    thread.start(); thread.join()\n"
-            "    return found[0]\n"
-            "blocks = []\n"
-            "allocate(blocks)\n"
+            "allocate()\n"
             "with weir.tag('weights', device=0):\n"
-            "    allocate(blocks); blocks.append(in_thread())\n"
+            "    allocate(); in_thread()\n"
             "with weir.tag('own', 'discard', threads='own', device=0):\n"
-            "    allocate(blocks); blocks.append(in_thread())\n"
-            "assert all(status == 0 for status, _ in blocks)\n"
+            "    allocate(); in_thread()\n"
+            "assert len(blocks) == 5\n"
             "slept = weir.sleep(['weights', 'own'], device=0)\n"
             "print(slept['bytes'] >> 20, slept['copied_bytes'] >> 20)\n"
             "tags = weir.tags(device=0)\n"
             "print(*(tags[name]['state'] for name in ('default', 'weights', 'own')), tags['own']['contents'])\n"
-            "more = []\n"
             "with weir.tag('weights', device=0):\n"
-            "    allocate(more)\n"
-            "print(more[0][0], 'weights' in library.weir_last_error().decode())\n"
+            "    print(allocate(), 'weights' in library.weir_last_error().decode())\n"
             "print(weir.wake('weights', keep_host=1 << 30, device=0)['copied_bytes'] >> 20)\n"
             "print(weir.tags(device=0)['own']['state'], weir.residue(0)['host_bytes'] >> 20)\n"
             "weir.changed('weights', device=0)\n"
@@ -204,11 +165,7 @@ class Package(installed.Installed):
             "    try:\n"
             "        bad()\n"
             "    except (weir.Problem, ValueError) as problem:\n"
-            "        print(problem)\n"
-            "for _, block in blocks:\n"
-            "    assert library.weir_deallocate(handle, block) == 0\n",
-            PYTHONPATH=self.fake_torch(device="types.SimpleNamespace"), WEIR_DEVICE="sim")
-        lines = printed.splitlines()
+            "        print(problem)\n")
         self.assertEqual(lines[:6], ["24 16", "awake asleep asleep discard", "9 True", "16",
                                      "asleep 64", "0 0"])
         self.assertIn("there is no tag 'no'; there are 'default', 'own', 'weights'", lines[6])
@@ -217,18 +174,12 @@ class Package(installed.Installed):
     def with_groups(self, groups, code):
         """What `code` prints, with 8 MiB of Weir's and these groups of torch.distributed."""
         here = str(pathlib.Path(__file__).parent)
-        return self.run_code(
-            f"import ctypes, sys, torch; sys.path.append({here!r})\n"
+        return self.run_on_sim(
+            f"import sys, torch; sys.path.append({here!r})\n"
             "import fake_process_groups as fake\n"
             "from fake_process_groups import Backend, Gloo, OldBackend, OldNccl\n"
-            "import weir\n"
-            "from weir import _enable, _native\n"
-            "library = _native.pluggable()\n"
-            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
-            "stream, block = ctypes.c_void_p(), ctypes.c_void_p()\n"
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "assert library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(block)) == 0\n"
-            "_enable._state.update(kind='pluggable', library=library)\n"
+            "assert allocate() == 0\n"
+            "turn_on()\n"
             "def state(): return weir.tags(0)['default']['state']\n"
             "def refused(call):\n"
             "    try:\n"
@@ -239,10 +190,7 @@ class Package(installed.Installed):
             "def sleep(): return weir.sleep(communicators=True)\n"
             f"groups = dict({groups})\n"
             "world = fake.install(torch, **groups)\n"
-            + code + "weir.wake()\nassert library.weir_deallocate(handle, block) == 0\n",
-            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
-                                            "current_device=lambda: 0)"),
-            WEIR_DEVICE="sim").splitlines()
+            + code + "weir.wake()\n")
 
     # A group that was made with use_local_synchronization is not of the same place on all ranks.
     def test_nccls_groups_sleep_in_the_order_of_their_names_if_that_is_asked_for(self):
@@ -295,25 +243,25 @@ class Package(installed.Installed):
         self.assertIn("NCCL can't resume group 'b': ncclSystemError", printed[3])
         self.assertEqual(printed[4:], ["6 awake", "0"])
 
-    def test_torch_memory_savers_interface_pauses_and_resumes(self):
-        printed = self.run_code(
-            "import ctypes, weir, weir.torch_memory_saver\n"
-            "from weir import _enable, _native\n"
-            "weir.torch_memory_saver.install()\n"
-            "from torch_memory_saver import torch_memory_saver as saver\n"
+    def saver(self, code, **variables):
+        """What `code` prints, with torch_memory_saver's interface on the simulated device."""
+        return self.run_on_sim(
+            "import weir.torch_memory_saver\n"
+            "turn_on()\n"
+            "def states():\n"
+            "    return ' '.join(f'{n}={i[\"state\"]}:{i[\"host_bytes\"] >> 20}' for n, i in weir.tags(0).items())\n"
+            "try:\n"
+            "    weir.torch_memory_saver.install()\n"
+            "except weir.Problem as problem:\n"
+            "    print(problem)\n"
+            "    raise SystemExit\n"
             "import torch_memory_saver\n"
-            "library = _native.pluggable()\n"
-            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
-            "stream = ctypes.c_void_p()\n"
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "_enable._state.update(kind='pluggable', library=library)\n"
+            "from torch_memory_saver import torch_memory_saver as saver\n" + code, **variables)
+
+    def test_torch_memory_savers_interface_pauses_and_resumes(self):
+        printed = self.saver(
+            "import os\n"
             "saver.hook_mode = 'preload'\n"
-            "blocks = []\n"
-            "def allocate():\n"
-            "    block = ctypes.c_void_p()\n"
-            "    status = library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(block))\n"
-            "    if status == 0: blocks.append(block)\n"
-            "    return status\n"
             "allocate()\n"
             "with saver.region('weights', enable_cpu_backup=True):\n"
             "    allocate()\n"
@@ -321,59 +269,21 @@ class Package(installed.Installed):
             "        allocate()\n"
             "with saver.region('weights'), saver.region('cache'):\n"
             "    allocate()\n"
-            "def states():\n"
-            "    return ' '.join(f'{n}={i[\"state\"]}' for n, i in weir.tags(0).items())\n"
             "saver.pause('cache'); print(states())\n"
             "saver.pause(); print(states())\n"
             "with saver.region('cache'):\n"
             "    print(allocate())\n"
             "print(allocate())\n"
             "saver.resume('weights'); saver.resume(); print(states())\n"
-            "import os\n"
             "with torch_memory_saver.configure_subprocess():\n"
             "    print(os.environ['WEIR_ENABLE'])\n"
-            "print('WEIR_ENABLE' in os.environ)\n"
-            "for block in blocks:\n"
-            "    assert library.weir_deallocate(handle, block) == 0\n",
-            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
-                                            "current_device=lambda: 0)", device="types.SimpleNamespace"),
-            WEIR_DEVICE="sim")
+            "print('WEIR_ENABLE' in os.environ)\n")
         def line(cache, backup, discard):
-            return (f"default=awake memory_saver, disabled=awake memory_saver:cache:discard={cache} "
+            return (f"default=awake:0 memory_saver, disabled=awake:0 memory_saver:cache:discard={cache} "
                     f"memory_saver:weights:backup={backup} memory_saver:weights:discard={discard}")
-        self.assertEqual(printed.splitlines(), [
-            line("asleep", "awake", "awake"), line("asleep", "asleep", "asleep"), "9", "0",
-            line("awake", "awake", "awake"), "1", "False"])
-
-    def saver(self, code, **variables):
-        """What `code` prints, with torch_memory_saver's interface on the simulated device."""
-        return self.run_code(
-            "import ctypes, weir, weir.torch_memory_saver\n"
-            "from weir import _enable, _native\n"
-            "library = _native.pluggable()\n"
-            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
-            "stream = ctypes.c_void_p()\n"
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "_enable._state.update(kind='pluggable', library=library)\n"
-            "blocks = []\n"
-            "def allocate():\n"
-            "    blocks.append(ctypes.c_void_p())\n"
-            "    assert library.weir_allocate(handle, 8 << 20, stream, 0, ctypes.byref(blocks[-1])) == 0\n"
-            "def states():\n"
-            "    return ' '.join(f'{n}={i[\"state\"]}:{i[\"host_bytes\"] >> 20}'\n"
-            "                    for n, i in weir.tags(0).items())\n"
-            "try:\n"
-            "    weir.torch_memory_saver.install()\n"
-            "except weir.Problem as problem:\n"
-            "    print(problem)\n"
-            "    raise SystemExit\n"
-            "from torch_memory_saver import torch_memory_saver as saver\n"
-            + code +
-            "for block in blocks:\n"
-            "    assert library.weir_deallocate(handle, block) == 0\n",
-            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
-                                            "current_device=lambda: 0)", device="types.SimpleNamespace"),
-            WEIR_DEVICE="sim", **variables).splitlines()
+        self.assertEqual(printed, [
+            line("asleep:0", "awake:0", "awake:0"), line("asleep:0", "asleep:8", "asleep:0"), "9", "0",
+            line("awake:0", "awake:0", "awake:0"), "1", "False"])
 
     def test_torch_memory_savers_variables_are_heeded(self):
         cycle = ("allocate()\n"
@@ -474,10 +384,9 @@ class Package(installed.Installed):
 
     def test_vllms_interface_of_a_sleep_mode_backend(self):
         here = str(pathlib.Path(__file__).parent)
-        printed = self.run_code(
-            f"import ctypes, sys, types; sys.path.append({here!r})\n"
-            "import fake_vllm, weir, weir.vllm\n"
-            "from weir import _enable, _native\n"
+        printed = self.run_on_sim(
+            f"import sys, types; sys.path.append({here!r})\n"
+            "import fake_vllm, weir.vllm\n"
             "allocators, lora = fake_vllm.install()\n"
             "weir.vllm.register()\n"
             "factory = fake_vllm.SleepModeBackendFactory\n"
@@ -486,19 +395,10 @@ class Package(installed.Installed):
             "    factory.create_backend(config)\n"
             "except ValueError as error:\n"
             "    print(error, allocators.get_mem_allocator_instance())\n"
-            "library = _native.pluggable()\n"
-            "handle = ctypes.c_void_p(library.weir_torch_allocator())\n"
-            "stream = ctypes.c_void_p()\n"
-            "assert library.weir_sim_new_stream(handle, 0, ctypes.byref(stream)) == 0\n"
-            "_enable._state.update(kind='pluggable', library=library)\n"
+            "turn_on()\n"
             "weir.vllm.register()\n"
             "allocator = allocators.get_mem_allocator_instance()\n"
             "print(allocator.get_current_usage(), lora.get_mem_allocator_instance() is allocator)\n"
-            "blocks = []\n"
-            "def allocate(mib):\n"
-            "    block = ctypes.c_void_p()\n"
-            "    if library.weir_allocate(handle, mib << 20, stream, 0, ctypes.byref(block)) == 0:\n"
-            "        blocks.append(block)\n"
             "allocate(2)\n"
             "with allocator.use_memory_pool(tag='weights'):\n"
             "    allocate(8)\n"
@@ -524,13 +424,7 @@ class Package(installed.Installed):
             "backend.suspend(); say()\n"
             "backend.discard(('weights',)); say()\n"
             "backend.resume(['kv_cache']); say()\n"
-            "backend.resume(); say()\n"
-            "for block in blocks:\n"
-            "    assert library.weir_deallocate(handle, block) == 0\n",
-            PYTHONPATH=self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: False, "
-                                            "current_device=lambda: 0, "
-                                            "graph_pool_handle=lambda: object())",
-                                       device="types.SimpleNamespace"), WEIR_DEVICE="sim")
+            "backend.resume(); say()\n")
 
         def line(state, default="awake:0", graphs="awake:0", cache="awake:0", runtime="awake:0",
                  weights="awake:0"):
@@ -539,7 +433,7 @@ class Package(installed.Installed):
 
         # What has bytes to keep, and as many MiB of them on the host.
         kept = dict(default="asleep:2", graphs="asleep:6", runtime="asleep:4")
-        self.assertEqual(printed.splitlines(), [
+        self.assertEqual(printed, [
             "weir is not supported None", "0 True", "True",
             line("RUNNING"),
             line("SUSPENDED", **kept, cache="asleep:0", weights="asleep:8"), "34",
@@ -560,18 +454,6 @@ class Package(installed.Installed):
                                  capture_output=True, text=True).stdout.split("\n")
         others = [line for line in symbols if line and not line.split()[-1].startswith("weir_")]
         self.assertEqual(others, [])
-
-    def test_enabling_without_torch_says_so(self):
-        path = self.torch_package("2.11.0+cu130", "raise ModuleNotFoundError('no torch')")
-        result = self.python("-m", "weir", "run", "program.py", PYTHONPATH=path)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("PyTorch can't be imported", result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
-
-    def test_a_torch_without_cuda_is_named(self):
-        path = self.fake_torch(version="types.SimpleNamespace(cuda=None)")
-        result = self.python("-m", "weir", "run", "program.py", PYTHONPATH=path)
-        self.assertIn("this PyTorch (9.9) has no CUDA", result.stderr)
 
     def test_too_late_is_said_with_the_remedy(self):
         path = self.fake_torch(cuda="types.SimpleNamespace(is_initialized=lambda: True)")
@@ -662,21 +544,6 @@ class Package(installed.Installed):
             "        print('fails')\n")
         self.assertEqual(printed.splitlines(), ["begins 1.0", "ends 1.0", "closed", "fails", "closed", "fails"])
 
-    def test_a_bad_setting_is_named(self):
-        path = self.fake_torch()
-        result = self.python("-m", "weir", "run", "--allocator", "pluggable", "--limit", "much",
-                             "program.py", PYTHONPATH=path)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("WEIR_LIMIT", result.stderr)
-
-    def test_torchs_own_settings_are_honoured_or_named(self):
-        printed = self.run_code(
-            "from weir._enable import settings_of\n"
-            "print(settings_of('expandable_segments:True, per_process_memory_fraction:0.5,'\n"
-            "                  'roundup_power2_divisions:[256:1,512:2],max_split_size_mb:20'))")
-        self.assertEqual(printed,
-                         "({'WEIR_LIMIT': '50%'}, ['roundup_power2_divisions', 'max_split_size_mb'])")
-
     def test_pytorch_is_told_of_expandable_segments_beside_what_is_set(self):
         printed = self.run_code(
             "from weir._enable import with_expandable_segments\n"
@@ -687,11 +554,13 @@ class Package(installed.Installed):
             "expandable_segments:True", "expandable_segments:True",
             "a:1, b:[1:2,3:4],expandable_segments:True", "expandable_segments:True"])
 
-    def test_odd_values_of_torchs_settings_are_named_or_passed_over(self):
+    def test_torchs_own_settings_are_honoured_or_named(self):
         printed = self.run_code(
             "from weir._enable import settings_of\n"
             "from weir import Problem\n"
-            "for conf in ('per_process_memory_fraction:0.00000001', 'a:[1,2', 'b:1],c:2', ',,:,'):\n"
+            "for conf in ('expandable_segments:True, per_process_memory_fraction:0.5,'\n"
+            "             'roundup_power2_divisions:[256:1,512:2],max_split_size_mb:20',\n"
+            "             'per_process_memory_fraction:0.00000001', 'a:[1,2', 'b:1],c:2', ',,:,'):\n"
             "    print(settings_of(conf))\n"
             "for value in ('', 'abc', '0', '-1', '2', 'nan', 'inf', '1e-12'):\n"
             "    try:\n"
@@ -699,6 +568,7 @@ class Package(installed.Installed):
             "    except Problem as problem:\n"
             "        assert 'per_process_memory_fraction:' + value in str(problem), problem\n")
         self.assertEqual(printed.splitlines(), [
+            "({'WEIR_LIMIT': '50%'}, ['roundup_power2_divisions', 'max_split_size_mb'])",
             "({'WEIR_LIMIT': '0.000001%'}, [])", "({}, ['a'])", "({}, ['b'])", "({}, [\"':'\"])"])
 
     def test_a_tensor_for_another_process_turns_weir_on_there(self):

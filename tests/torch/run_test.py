@@ -78,20 +78,17 @@ class Run(installed.Installed):
         folder = pathlib.Path(self.folder.name)
         (folder / "recorded.py").write_text("import os; print(os.environ['WEIR_RECORD'])\n")
         (folder / "a.b").mkdir(exist_ok=True)
-        for world, given, record in (("2", "run.weir", "run-rank1.weir"), ("1", "a.weir", "a.weir"),
-                                     ("2", "a.b/run", "a.b/run-rank1"), ("abc", "a.weir", "a.weir")):
-            environment = {"RANK": "1", "WORLD_SIZE": world}
-            for result in (self.run_weir("--record", given, "recorded.py", **environment),
-                           self.run_weir("recorded.py", WEIR_RECORD=given, **environment)):
+        launchers = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("WEIR_RANK", "WEIR_WORLD_SIZE"))
+        for job, given, record in (
+                ({"RANK": "1", "WORLD_SIZE": "2"}, "run.weir", "run-rank1.weir"),
+                ({"RANK": "1", "WORLD_SIZE": "1"}, "a.weir", "a.weir"),
+                ({"RANK": "1", "WORLD_SIZE": "2"}, "a.b/run", "a.b/run-rank1"),
+                ({"RANK": "1", "WORLD_SIZE": "abc"}, "a.weir", "a.weir"),
+                *(({rank: "3", ranks: "4"}, "run.weir", "run-rank3.weir") for rank, ranks in launchers)):
+            for result in (self.run_weir("--record", given, "recorded.py", **job),
+                           self.run_weir("recorded.py", WEIR_RECORD=given, **job)):
                 self.assertEqual(result.stdout.strip(), record, result.stderr)
-
-    def test_ranks_of_other_launchers_too(self):
-        folder = pathlib.Path(self.folder.name)
-        (folder / "recorded.py").write_text("import os; print(os.environ['WEIR_RECORD'])\n")
-        for rank, ranks in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
-                            ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), ("WEIR_RANK", "WEIR_WORLD_SIZE")):
-            result = self.run_weir("--record", "run.weir", "recorded.py", **{rank: "3", ranks: "4"})
-            self.assertEqual(result.stdout.strip(), "run-rank3.weir", result.stderr)
 
     def test_a_file_that_cannot_be_written_is_said_before_the_program_starts(self):
         for name, value in (("WEIR_RECORD", "none/run.weir"), ("WEIR_SNAPSHOT_ON_OOM", "none/oom.json"),
