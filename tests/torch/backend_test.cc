@@ -72,28 +72,6 @@ class Backends : public testing::Test {
   Backend backend_{allocator_};
 };
 
-// Keeps the one device's memory from being given out again while `user`, of the other, is at work.
-TEST_F(Backends, ARecordedStreamOfAnotherDeviceHoldsABlockBack) {
-  const Stream own = new_stream(0), user = new_stream(1);
-  void* const block = backend_.memory(0).allocate(8_MiB, own);
-  ASSERT_TRUE(sim(1).launch(user, 5_ms).ok());
-  record_stream(block, user, 1);
-  EXPECT_EQ(sim(1).calls(DeviceCall::record), 0u);  // at the free
-  backend_.raw_delete(block);
-  EXPECT_EQ(sim(1).calls(DeviceCall::record), 1u);
-  EXPECT_THROW(backend_.raw_delete(block), c10::Error);  // freed twice
-  EXPECT_THROW(backend_.record_stream(block, of_pytorch(user, 1)), c10::Error);
-  void* const meanwhile = backend_.memory(0).allocate(8_MiB, own);
-  EXPECT_NE(meanwhile, block);
-  sim(1).advance(10_ms);
-  void* const then = backend_.memory(0).allocate(8_MiB, own);
-  EXPECT_EQ(then, block);
-  EXPECT_EQ(sim(0).host_waits() + sim(1).host_waits(), 0u);
-  EXPECT_EQ(sim(1).live().events, 0u);
-  backend_.raw_delete(meanwhile);
-  backend_.raw_delete(then);
-}
-
 TEST_F(Backends, AStreamOfAnotherDeviceThatIsCapturedHoldsABlockBackUntilItsCaptureHasEnded) {
   const Stream own = new_stream(0), user = new_stream(1);
   void* const block = backend_.memory(0).allocate(8_MiB, own);

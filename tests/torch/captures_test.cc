@@ -7,7 +7,6 @@
 #include <array>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/torch/fake_runtime.h"
@@ -78,34 +77,6 @@ class Captures : public testing::Test {
   DeviceHeap heap_{device_, {.trust = Trust::context}};
   DeviceMemory memory_{0, device_, heap_};
 };
-
-// Around each request for memory of another pool.
-TEST_F(Captures, APoolThatIsEndedAndBegunAgainInsideACaptureGoesOnWithIt) {
-  constexpr c10::MempoolId_t kSide{0, 2};
-  memory_.pools().retain(kSide);
-  begin_for_a_capture(a_);
-  capture(a_);
-  void* layer = written(16_MiB, a_);
-  for (int i = 0; i < 16; ++i) {
-    void* const next = written(16_MiB, a_);
-    check(memory_.pools().end(kPool));
-    begin_for_this_thread(kSide, a_);
-    free(written(4_MiB, a_));
-    check(memory_.pools().end(kSide));
-    check(memory_.pools().release(kSide));
-    begin_for_this_thread(kPool, a_);
-    free(std::exchange(layer, next));
-  }
-  end(a_);
-  check(memory_.pools().end(kPool));
-  EXPECT_LE(device_.physical_bytes(), 64_MiB);
-  free(layer);
-  expect_memory_to_move();
-  while (memory_.pools().uses(kPool) > 0) check(memory_.pools().release(kPool));
-  check(memory_.pools().release(kSide));
-  (void)heap_.trim(0_B, Trim::waits);
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-}
 
 // Of a stream that PyTorch was given: it can't be asked later whether its capture goes on.
 TEST_F(Captures, ACaptureOfAnOutsideStreamStaysWholeWhileItsPoolIsPaused) {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "tests/torch/fake_collectives.h"
-#include "tests/torch/fake_source.h"
 
 namespace weir::pytorch {
 namespace {
@@ -23,7 +22,7 @@ class CollectiveFencesOf : public WithCollectives {
   static constexpr Bytes kBytes = 64_MiB;
   const int group_ = 0;
   std::optional<Fence> fence_;  // of the last one
-  CommStreamKey key(int peer = CommStreamKey::kNoPeer) const { return {&group_, 0, peer}; }
+  CommStreamKey key() const { return {&group_, 0}; }
 
   // The program: all_reduce(block, async_op=True).
   std::shared_ptr<FakeCommunicator::End> all_reduce(void* block, Nanoseconds duration) {
@@ -58,17 +57,6 @@ TEST_F(CollectiveFencesOf, MemoryServesTheNextRequestAtOnceBehindTheOperation) {
   write(next, kBytes);
   EXPECT_GT(sim_.stream_waited(compute_), 4_ms);
   EXPECT_EQ(fences_.fenced(), 1u);
-  backend_.raw_delete(next);
-}
-
-// The checker would see it.
-TEST_F(CollectiveFencesOf, WithoutAFenceTheNextOwnerOfTheMemoryWritesIntoTheOperation) {
-  void* const block = allocate(kBytes);
-  (void)communicator_.queue({Writes(block, kBytes)}, 5_ms);
-  backend_.raw_delete(block);
-  void* const next = allocate(kBytes);
-  write(next, kBytes);
-  expected_races_ = 1;
   backend_.raw_delete(next);
 }
 
@@ -122,17 +110,6 @@ TEST_F(CollectiveFencesOf, AWaitOnAnotherStreamThanTheTensorsIsRight) {
   backend_.raw_delete(next);
 }
 
-TEST_F(CollectiveFencesOf, WaitingNeverOnceOrTwiceMakesNoDifference) {
-  for (int waits = 0; waits < 3; ++waits) {
-    void* const block = allocate(kBytes);
-    write(block, kBytes);
-    const auto work = all_reduce(block, 1_ms);
-    for (int i = 0; i < waits; ++i) work->join();
-    backend_.raw_delete(block);
-    if (waits == 2) work->join();  // after its memory went
-  }
-}
-
 TEST_F(CollectiveFencesOf, MemoryOfAnOperationWaitsForNoLaterOneOfItsStream) {
   void* const first = allocate(kBytes);
   void* const second = allocate(kBytes);
@@ -145,29 +122,6 @@ TEST_F(CollectiveFencesOf, MemoryOfAnOperationWaitsForNoLaterOneOfItsStream) {
   EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
   backend_.raw_delete(next);
   backend_.raw_delete(second);
-}
-
-// A send to one rank must not hold what a receive from another one, that may be far, has not begun.
-TEST_F(CollectiveFencesOf, StreamsOfDifferentPeersAreApart) {
-  FakeCommunicator other(sim_, streams_);
-  void* const received = allocate(kBytes);
-  void* const sent = allocate(kBytes);
-  write(sent, kBytes);
-  Operation receive, send;
-  receive.memory.push_back(received);
-  const auto receive_end = other.queue({Writes(received, kBytes)}, 500_ms);
-  fences_.fence(key(1), receive, [&] { receive_end->join(); });
-  send.memory.push_back(sent);
-  const auto send_end = communicator_.queue({Reads(sent, kBytes)}, 1_ms);
-  fences_.fence(key(2), send, [&] { send_end->join(); });
-  backend_.raw_delete(sent);
-  void* const next = allocate(kBytes);
-  EXPECT_EQ(next, sent);
-  write(next, kBytes);
-  EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
-  EXPECT_EQ(streams_.made(), 2u);
-  backend_.raw_delete(next);
-  backend_.raw_delete(received);
 }
 
 // all_gather into a list: PyTorch gathers into a tensor of its own, which it drops with the rest.
@@ -216,16 +170,6 @@ TEST_F(CollectiveFencesOf, RecordedUsesOfAnOperationAreReplacedByItsFence) {
   EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
   backend_.raw_delete(next);
   backend_.raw_delete(other);
-}
-
-TEST_F(CollectiveFencesOf, WithoutAFenceRecordedUsesHold) {
-  void* const block = allocate(kBytes);
-  Operation operation = write_behind_a_recorded_use(block);
-  fences_.record_uses(operation);  // the call failed, or is part of a coalesced operation
-  backend_.raw_delete(block);
-  void* const next = allocate(kBytes);
-  write(next, kBytes);
-  backend_.raw_delete(next);
 }
 
 TEST_F(CollectiveFencesOf, WhatFailsToJoinLeavesRecordedUsesAsTheyWere) {
@@ -322,53 +266,6 @@ TEST_F(CollectiveFencesOf, OperationsOnMemoryOfOtherAllocatorsAreLeftAlone) {
   backend_.raw_delete(next);
 }
 
-TEST_F(CollectiveFencesOf, ViewsAreFencedByTheBlockThatTheyLieIn) {
-  char* const block = static_cast<char*>(allocate(kBytes));
-  Operation operation;
-  operation.memory.push_back(block + (1_MiB).count);
-  const auto end = communicator_.queue({Writes(block, kBytes)}, 5_ms);
-  fences_.fence(key(), operation, [&] { end->join(); });
-  backend_.raw_delete(block);
-  void* const next = allocate(kBytes);
-  write(next, kBytes);
-  backend_.raw_delete(next);
-}
-
-TEST_F(CollectiveFencesOf, BlocksOfAnUncachedHeapAreFenced) {
-  memory_.set_caching(false);
-  void* const block = allocate(kBytes);
-  Operation operation;
-  operation.memory.push_back(block);
-  const auto end = communicator_.queue({Writes(block, kBytes)}, 1_ms);
-  fences_.fence(key(), operation, [&] { end->join(); });
-  sim_.finish();
-  backend_.raw_delete(block);  // the host waits for all work, as it always does there
-}
-
-// torch.cuda.MemPool(allocator): NCCL's own memory, say. The host looks for the end of the work.
-TEST_F(CollectiveFencesOf, BlocksOfAPoolWithASourceOfItsOwnAreHeldUntilTheirOperationIsOver) {
-  constexpr c10::MempoolId_t pool{0, 1};
-  const auto source = std::make_shared<FakeSource>(sim_);
-  memory_.pools().retain(pool, source_of(source));
-  check(memory_.pools().begin(
-      pool, [](cudaStream_t) { return true; }, compute_));
-  void* const block = allocate(kBytes);
-  write(block, kBytes);
-  (void)all_reduce(block, 5_ms);
-  EXPECT_EQ(fences_.fenced(), 1u);
-  backend_.raw_delete(block);
-  void* const meanwhile = allocate(kBytes);
-  EXPECT_NE(meanwhile, block);
-  sim_.advance(10_ms);
-  void* const then = allocate(kBytes);
-  EXPECT_EQ(then, block);
-  for (void* const each : {meanwhile, then}) backend_.raw_delete(each);
-  check(memory_.pools().end(pool));
-  check(memory_.pools().release(pool));
-  check(memory_.pools().release(pool));
-  memory_.empty(pool);
-}
-
 TEST_F(CollectiveFencesOf, OnlyWhatItsOwnThreadFreesInAJoinIsHeldUntilTheFence) {
   const auto is_live = [&](void* block) { return memory_.heap().find(block).has_value(); };
   void* const tensor = allocate(kBytes);
@@ -413,20 +310,6 @@ TEST_F(CollectiveFencesOf, AnOperationWithinAnotherNotesForItself) {
   outer.add(inner);
   EXPECT_THAT(outer.allocated, testing::ElementsAre(first, third, second));
   for (void* const block : blocks) backend_.raw_delete(block);
-}
-
-TEST_F(CollectiveFencesOf, ThousandsOfOperationsLeaveNothingBehind) {
-  std::uint64_t events = 0;
-  for (int i = 0; i < 20'000; ++i) {
-    void* const block = allocate(kBytes);
-    write(block, kBytes, 1_us);
-    (void)all_reduce(block, 1_us);
-    backend_.raw_delete(block);
-    if (i == 2'000) events = sim_.live().events;
-  }
-  EXPECT_EQ(sim_.live().events, events);
-  EXPECT_EQ(streams_.made(), 1u);
-  EXPECT_LE(sim_.physical_bytes(), kBytes * 2);
 }
 
 TEST_F(CollectiveFencesOf, FreeBytesThatOperationsUseAreCounted) {
@@ -553,35 +436,6 @@ TEST_F(CapturedCollectives, AWaitInACaptureIsTheGraphsAndNothingIsNoted) {
   drop(graph);
 }
 
-TEST_F(CapturedCollectives, WithNoWaitAtAllTheCaptureFailsAsItAlwaysDoes) {
-  begin_capture();
-  void* const block = allocate(kBytes);
-  (void)all_reduce(block, 1_ms);
-  backend_.raw_delete(block);
-  end_broken_capture();
-}
-
-TEST_F(CapturedCollectives, EagerOperationsGoOnBeforeAndAfter) {
-  void* const before = allocate(kBytes);
-  (void)all_reduce(before, 1_ms);
-  backend_.raw_delete(before);
-  begin_capture();
-  void* const block = allocate(kBytes);
-  write(block, kBytes);
-  all_reduce(block, 1_ms)->join();
-  backend_.raw_delete(block);
-  const GraphHandle graph = end_capture();
-  void* const after = allocate(kBytes);
-  write(after, kBytes);
-  (void)all_reduce(after, 1_ms);
-  backend_.raw_delete(after);
-  void* const next = allocate(kBytes);
-  write(next, kBytes);
-  backend_.raw_delete(next);
-  EXPECT_EQ(streams_.made(), 1u);
-  drop(graph);
-}
-
 // The graph may be launched at any time: the tensor's memory is nobody else's meanwhile. The
 // program keeps the tensor, as it must, until the graph is gone.
 TEST_F(CapturedCollectives, ATensorFromBeforeTheCaptureMayBeReducedInIt) {
@@ -595,16 +449,6 @@ TEST_F(CapturedCollectives, ATensorFromBeforeTheCaptureMayBeReducedInIt) {
   void* const next = allocate(kBytes);
   write(next, kBytes);
   backend_.raw_delete(next);
-}
-
-// The first operation of a group: its private stream is made inside the capture.
-TEST_F(CapturedCollectives, TheFirstOperationOfAGroupMayBeCaptured) {
-  begin_capture();
-  void* const block = allocate(kBytes);
-  write(block, kBytes);
-  all_reduce(block, 1_ms)->join();
-  backend_.raw_delete(block);
-  drop(end_capture());
 }
 
 // A capture that nobody announced: no pool serves it, and no fence can be had.

@@ -105,30 +105,6 @@ TEST_F(DeviceMemories, SegmentsAddUpToTheStatistics) {
   EXPECT_EQ(sums().total, 0u);
 }
 
-TEST_F(DeviceMemories, WhatIsNoBlockIsNotDeallocated) {
-  char* const block = static_cast<char*>(memory_.allocate(4_MiB, a_));
-  EXPECT_FALSE(memory_.deallocate(block + 512));
-  EXPECT_FALSE(memory_.deallocate(this));
-  EXPECT_TRUE(memory_.deallocate(block));
-  EXPECT_FALSE(memory_.deallocate(block));
-}
-
-TEST_F(DeviceMemories, StatisticsCountFromTheLastReset) {
-  void* const first = memory_.allocate(4_MiB, a_);
-  memory_.statistics().reset_accumulated();
-  void* const second = memory_.allocate(2_MiB, a_);
-  EXPECT_TRUE(memory_.deallocate(first));
-  memory_.statistics().reset_peaks();
-  const auto stats = memory_.statistics().stats();
-  EXPECT_EQ(stats.allocation[0].allocated, 1);
-  EXPECT_EQ(stats.allocation[0].freed, 1);
-  EXPECT_EQ(stats.allocated_bytes[0].allocated, 2 << 20);
-  EXPECT_EQ(stats.allocated_bytes[0].freed, 4 << 20);
-  EXPECT_EQ(stats.allocated_bytes[0].current, 2 << 20);
-  EXPECT_EQ(stats.allocated_bytes[0].peak, 2 << 20);
-  EXPECT_TRUE(memory_.deallocate(second));
-}
-
 TEST_F(DeviceMemories, APoolServesWhatItsFilterTakesAndIsNamedInSegments) {
   const c10::MempoolId_t pool{0, 7};
   check(memory_.pools().begin(pool, takes(a_), a_));
@@ -145,57 +121,6 @@ TEST_F(DeviceMemories, APoolServesWhatItsFilterTakesAndIsNamedInSegments) {
   for (void* const block : {inside, outside, after}) EXPECT_TRUE(memory_.deallocate(block));
   memory_.empty(kHeap);
   EXPECT_EQ(sums().total, 0u);
-}
-
-TEST_F(DeviceMemories, AFilterThatTakesNoStreamYetMeansACapture) {
-  const c10::MempoolId_t pool{1, 0};
-  std::uint64_t capture = 0;
-  check(memory_.pools().begin(
-      pool,
-      [&](cudaStream_t asking) {
-        const CaptureInfo info = *device_.capture_info(Stream::of_captured(asking));
-        return info.status == CaptureInfo::Status::active && info.id == capture;
-      },
-      a_));
-  ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
-  capture = device_.capture_info(a_)->id;
-  void* const scratch = memory_.allocate(8_MiB, a_);
-  ASSERT_TRUE(device_.launch(a_, Writes(scratch, 8_MiB), 10_us).ok());
-  EXPECT_TRUE(memory_.deallocate(scratch));
-  void* const output = memory_.allocate(2_MiB, a_);
-  ASSERT_TRUE(device_.launch(a_, Writes(output, 2_MiB), 10_us).ok());
-  const GraphHandle graph = *device_.end_capture(a_);
-  check(memory_.pools().end(pool));
-  EXPECT_EQ(check(memory_.pools().blocks(pool)).size(), 1u);
-  memory_.empty(kHeap);
-  EXPECT_GE(sums(pool).total, (8_MiB).count);  // the graph's, though most of it is free
-  ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  EXPECT_TRUE(memory_.deallocate(output));
-  check(memory_.pools().release(pool));
-  memory_.empty(kHeap);
-  EXPECT_EQ(sums().total, 0u);
-}
-
-TEST_F(DeviceMemories, APoolGoesBackToAnEarlierState) {
-  const c10::MempoolId_t pool{0, 3};
-  check(memory_.pools().begin(pool, takes(a_), a_));
-  void* const kept = memory_.allocate(3_MiB, a_);
-  void* const small = memory_.allocate(900_B, a_);
-  const std::vector<PlacedBlock> state = check(memory_.pools().blocks(pool));
-  EXPECT_TRUE(memory_.deallocate(small));
-  void* const later = memory_.allocate(5_MiB, a_);
-  check(memory_.pools().end(pool));
-  check(memory_.pools().restore(pool, state));
-  const std::vector<PlacedBlock> now = check(memory_.pools().blocks(pool));
-  ASSERT_EQ(now.size(), 2u);
-  EXPECT_THAT((std::vector<void*>{now[0].address.pointer(), now[1].address.pointer()}),
-              testing::UnorderedElementsAre(kept, small));
-  if (later != small) {
-    EXPECT_FALSE(memory_.deallocate(later));  // it is live no more
-  }
-  EXPECT_TRUE(memory_.deallocate(kept));
-  EXPECT_TRUE(memory_.deallocate(small));
-  check(memory_.pools().release(pool));
 }
 
 TEST_F(DeviceMemories, APoolThatIsNotThereIsNamed) {
@@ -260,21 +185,6 @@ TEST_F(DeviceMemories, TheProfilerHearsOfAllocationsAndFreesOfItsThread) {
   constexpr std::int64_t kOne = 1 << 20;
   EXPECT_THAT(profiler->heard, testing::ElementsAre(std::tuple(during, 3 * kOne, 4 * kOne),
                                                     std::tuple(before, -kOne, 3 * kOne)));
-}
-
-TEST_F(DeviceMemories, TrackersHearOfSegments) {
-  std::vector<std::pair<native::TraceEntry::Action, std::size_t>> heard;
-  memory_.history().track(
-      [&](const native::TraceEntry& entry) { heard.emplace_back(entry.action_, entry.size_); });
-  EXPECT_TRUE(memory_.deallocate(memory_.allocate(4_MiB, a_)));
-  memory_.empty(kHeap);
-  std::size_t mapped = 0, unmapped = 0;
-  for (const auto& [action, size] : heard) {
-    if (action == native::TraceEntry::SEGMENT_MAP) mapped += size;
-    if (action == native::TraceEntry::SEGMENT_UNMAP) unmapped += size;
-  }
-  EXPECT_EQ(mapped, (4_MiB).count);
-  EXPECT_EQ(unmapped, (4_MiB).count);
 }
 
 // As torch.cuda.use_mem_pool() of one pool in two threads: each leaves what it began itself.
@@ -388,27 +298,6 @@ class SmallDeviceMemories : public DeviceMemories {
   SmallDeviceMemories() : DeviceMemories(64_MiB) {}
 };
 
-TEST_F(SmallDeviceMemories, OutOfMemoryIsPyTorchsOwnAndObserved) {
-  std::size_t asked = 0;
-  observer_ = [&](const DeviceMemory::Refusal& refused) {
-    EXPECT_EQ(refused.allowed, 64_MiB);
-    asked = refused.asked.count;
-  };
-  void* const block = memory_.allocate(60_MiB, a_);
-  try {
-    (void)memory_.allocate(10_MiB, a_);
-    ADD_FAILURE() << "64 MiB should not hold 70";
-  } catch (const c10::OutOfMemoryError& error) {
-    EXPECT_THAT(error.what(),
-                testing::HasSubstr("CUDA out of memory. Tried to allocate 10.00 MiB. GPU 0 has"));
-  }
-  EXPECT_EQ(asked, (10_MiB).count);
-  EXPECT_EQ(memory_.statistics().stats().num_ooms, 1);
-  EXPECT_EQ(memory_.statistics().stats().num_alloc_retries, 1);
-  EXPECT_TRUE(memory_.deallocate(block));
-  EXPECT_TRUE(memory_.deallocate(memory_.allocate(10_MiB, a_)));
-}
-
 // torch.cuda.MemPool(use_on_oom=True).
 TEST_F(SmallDeviceMemories, AReserveServesTheDefaultPoolFromItsFreeBlocksAndDoesNotGrow) {
   const c10::MempoolId_t pool{0, 5}, other{0, 6};
@@ -461,12 +350,6 @@ TEST_F(SmallDeviceMemories, ARequestThatFindsNoMemoryIsOneRetryOneFailureAndOneC
     EXPECT_EQ(callbacks_called, 1);
   }
   EXPECT_TRUE(memory_.deallocate(block));
-}
-
-TEST_F(SmallDeviceMemories, FreeMemoryCallbacksAreCalledBeforeOutOfMemory) {
-  callbacks_called = 0;
-  EXPECT_THROW((void)memory_.allocate(70_MiB, a_), c10::OutOfMemoryError);
-  EXPECT_GE(callbacks_called, 1);
 }
 
 TEST_F(DeviceMemories, FreeMemoryCallbacksAreCalledBeforeNewMemoryIsTaken) {
@@ -611,14 +494,6 @@ TEST_F(DeviceMemories, SegmentsHaveTheStackThatTheyComeOfWhileTheHistoryHasStack
   for (int i = 0; i < 2; ++i) check(memory_.pools().release(pool));
 }
 
-TEST_F(DeviceMemories, AnEntryOutsideOfCompilationSaysSo) {
-  memory_.history().set({.enabled = true, .most_entries = 10}, true);
-  void* const block = memory_.allocate(4_MiB, a_);
-  for (const auto& entry : memory_.history().entries()) EXPECT_EQ(entry.compile_context_, "N/A");
-  memory_.history().set({}, true);
-  EXPECT_TRUE(memory_.deallocate(block));
-}
-
 TEST_F(DeviceMemories, APoolThatGoesBackToAnEarlierStateKeepsNoStackOfBlocksThatAreGone) {
   static std::vector<std::weak_ptr<c10::GatheredContext>> stacks;
   stacks.clear();
@@ -722,15 +597,6 @@ TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfEveryStreamThatUsesABl
   EXPECT_GE(device_.now() - before, 10_ms);
 }
 
-// As with cudaFree(): nobody need have named them.
-TEST_F(DeviceMemories, WithCachingOffTheHostWaitsForWorkOfAllStreams) {
-  memory_.set_caching(false);
-  void* const block = memory_.allocate(8_MiB, a_);
-  ASSERT_TRUE(device_.launch(b_, Reads(block, 8_MiB), 5_ms).ok());
-  EXPECT_TRUE(memory_.deallocate(block));
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-}
-
 TEST(CachingOff, IdleMemoryOfTheCacheGoesBackWhereTheDeviceHasNoMore) {
   SimDevice device({.memory = 64_MiB});
   const Stream stream = device.new_stream();
@@ -743,20 +609,6 @@ TEST(CachingOff, IdleMemoryOfTheCacheGoesBackWhereTheDeviceHasNoMore) {
   // Anything else that the device refuses is its own error.
   device.fail(DeviceCall::allocate_segment, 1);
   EXPECT_THROW((void)memory.allocate(2_MiB, stream), c10::AcceleratorError);
-}
-
-TEST_F(DeviceMemories, WithCachingOffABlockGoesBackOnceAStreamOfAnotherDeviceIsDoneToo) {
-  SimDevice other;
-  const Stream user = other.new_stream();
-  DeviceHeap heap(other);
-  DeviceMemory of(1, other, heap);
-  memory_.set_caching(false);
-  void* const block = memory_.allocate(8_MiB, a_);
-  ASSERT_TRUE(other.launch(user, 5_ms).ok());
-  EXPECT_TRUE(memory_.record_stream(block, user, &of));
-  EXPECT_TRUE(memory_.deallocate(block));
-  EXPECT_GE(other.now(), 5_ms);
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
 TEST_F(DeviceMemories, WithCachingOffACaptureIsServedFromItsPoolAllTheSame) {

@@ -177,19 +177,6 @@ TEST_F(SharedMemory, DoesNotSleepAndIsNamedUntilItsBlockIsGone) {
   EXPECT_TRUE(heap_.deallocate(own).ok());
 }
 
-TEST_F(SharedMemory, OfABlockOnSeveralPagesIsAllOfThem) {
-  void* const block = allocate(200_MiB);
-  const SharedBlock shared = SharedBlock::decode(handle_of(block)).value();
-  EXPECT_GT(shared.pages.size(), 1u);
-  Bytes in_all;
-  for (const SharedBlock::Page& page : shared.pages) in_all += page.bytes;
-  EXPECT_GE(in_all, shared.skipped + 200_MiB);
-  const std::shared_ptr<void> memory = open(shared.encode()).value();
-  Bytes reached;
-  for (const auto& part : sim_.translate(Address::of(memory.get()), 200_MiB)) reached += part.bytes;
-  EXPECT_EQ(reached, 200_MiB);
-}
-
 TEST_F(SharedMemory, APointerIntoABlockIsSharedWithItsOffset) {
   char* const block = static_cast<char*>(allocate(4_MiB));
   const auto whole = share(block).value(), within = share(block + 1000).value();

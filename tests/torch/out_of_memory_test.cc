@@ -89,60 +89,6 @@ TEST(OutOfMemory, RequestsBeyondAllReasonAreRefusedInPyTorchsWords) {
   EXPECT_EQ(gpu.memory.statistics().stats().num_ooms, 1);
 }
 
-TEST(OutOfMemory, ALimitIsNamedAndBlamedOnlyWhereItIsInTheWay) {
-  Gpu gpu(64_MiB, {.limit = 32_MiB});
-  void* const block = gpu.memory.allocate(30_MiB, gpu.stream);
-  const char* const remedy = "the limit of 32.00 MiB stands in the way: raise WEIR_LIMIT";
-  EXPECT_THAT(gpu.message(10_MiB),
-              AllOf(HasSubstr("of which 34.00 MiB is free. 32.00 MiB allowed; Of the allocated"),
-                    HasSubstr(remedy)));
-  EXPECT_THAT(gpu.message(60_MiB), AllOf(HasSubstr("32.00 MiB allowed; "), Not(HasSubstr(remedy))));
-  EXPECT_TRUE(gpu.memory.deallocate(block));
-}
-
-TEST(OutOfMemory, WhatOthersHoldIsSaidWhereItWouldHelp) {
-  Gpu gpu(64_MiB);
-  void* const theirs = *gpu.others.allocate(40_MiB, gpu.stream);
-  EXPECT_THAT(gpu.message(30_MiB),
-              HasSubstr("40.00 MiB of the GPU are neither free nor Weir's: other processes"));
-  ASSERT_TRUE(gpu.others.deallocate(theirs).ok());
-
-  Gpu another(64_MiB);
-  void* const little = *another.others.allocate(2_MiB, another.stream);
-  EXPECT_THAT(another.message(63_MiB), Not(HasSubstr("neither free nor")));
-  ASSERT_TRUE(another.others.deallocate(little).ok());
-}
-
-TEST(OutOfMemory, PoolsAreNamedAsPyTorchNamesThem) {
-  Gpu gpu(64_MiB);
-  const c10::MempoolId_t pool{0, 7};
-  check(gpu.memory.pools().begin(
-      pool, [&](cudaStream_t asking) { return asking == gpu.stream.handle; }, gpu.stream));
-  void* const kept = gpu.memory.allocate(32_MiB, gpu.stream);
-  check(gpu.memory.pools().end(pool));
-  const std::string message = gpu.message(50_MiB);
-  EXPECT_THAT(message, HasSubstr("Memory pools: (0, 7) holds 32.00 MiB, 32.00 MiB of it live."));
-  EXPECT_THAT(message, HasSubstr("PyTorch, with 32.00 MiB allocated in private pools (e.g., CUDA "
-                                 "Graphs), and "));
-  EXPECT_THAT(message, Not(HasSubstr("drop CUDA graphs")));
-  EXPECT_TRUE(gpu.memory.deallocate(kept));
-  check(gpu.memory.pools().release(pool));
-}
-
-TEST(OutOfMemory, PoolsThatKeepWhatIsNotLiveCanBeDropped) {
-  Gpu gpu(64_MiB);
-  const c10::MempoolId_t pool{1, 0};
-  const GraphHandle graph = gpu.captured(pool, 32_MiB);
-  EXPECT_THAT(gpu.message(60_MiB), Not(HasSubstr("memory pools keep")));
-  EXPECT_THAT(gpu.message(40_MiB), HasSubstr("(1, 0) holds 32.00 MiB, 0 bytes of it live."));
-  void* const block = gpu.memory.allocate(24_MiB, gpu.stream);
-  EXPECT_THAT(gpu.message(20_MiB),
-              HasSubstr("memory pools keep 32.00 MiB that is not live: drop CUDA graphs"));
-  EXPECT_TRUE(gpu.memory.deallocate(block));
-  ASSERT_TRUE(gpu.device.destroy_graph(graph).ok());
-  check(gpu.memory.pools().release(pool));
-}
-
 // As in the debug mode of PyTorch's graphs.
 TEST(OutOfMemory, GraphsThatAreNeverDestroyedKeepNoMemoryOnceTheyAreReleased) {
   Pools::assume_graphs_leak();

@@ -78,15 +78,6 @@ TEST_F(SourcePools, MemoryOfAnotherAllocatorCannotSleepAndIsNamed) {
   EXPECT_TRUE(heap_.tags().wake().ok());
 }
 
-TEST_F(SourcePools, SmallBlocksShareASegment) {
-  std::vector<void*> blocks;
-  for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(1_KiB));
-  EXPECT_THAT(source_->asked, testing::ElementsAre((2_MiB).count));
-  for (void* const block : blocks) free(block);
-  drop_pool();
-  EXPECT_EQ(source_->held, 0u);
-}
-
 // NCCL groups register them in that order, which is the same on all ranks; addresses are not.
 TEST_F(SourcePools, SegmentsAreNumberedInTheOrderInWhichTheyCame) {
   std::map<std::int32_t, std::size_t> sizes;
@@ -170,24 +161,6 @@ TEST_F(SourcePools, ARecordedStreamHoldsABlockBackUntilItsWorkIsDone) {
   EXPECT_EQ(source_->held, 0u);
 }
 
-TEST_F(SourcePools, ABlockFreedWhileARecordedStreamIsCapturedWaitsForTheCapturesEnd) {
-  void* const block = allocate(8_MiB);
-  EXPECT_TRUE(memory_.record_stream(block, b_));
-  ASSERT_TRUE(device_.begin_capture(b_, CaptureMode::global).ok());
-  free(block);
-  void* const meanwhile = allocate(8_MiB);
-  EXPECT_NE(meanwhile, block);
-  const Result<GraphHandle> graph = device_.end_capture(b_);
-  ASSERT_TRUE(graph.ok());
-  free(meanwhile);  // after which it is looked whether others are done
-  device_.advance(1_ms);
-  const std::vector<void*> both = {allocate(8_MiB), allocate(8_MiB)};
-  EXPECT_THAT(both, testing::UnorderedElementsAre(block, meanwhile));
-  for (void* const each : both) free(each);
-  drop_pool();
-  ASSERT_TRUE(device_.destroy_graph(*graph).ok());
-}
-
 TEST_F(SourcePools, ItsOwnStreamHoldsABlockBackNoLonger) {
   void* const block = allocate(8_MiB);
   EXPECT_TRUE(memory_.record_stream(block, a_));
@@ -241,22 +214,6 @@ TEST_F(SourcePools, AsAReserveAPoolServesRequestsThatFindNoMemoryFromItsFreeBloc
   EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
   free(block);
   free(reserve);
-  drop_pool();
-}
-
-// As in PyTorch's own: memory of one pool never serves another, out of memory or not.
-TEST_F(SourcePools, AReserveServesNoRequestOfAnotherPool) {
-  heap_.set_limit(4_MiB);
-  void* const block = memory_.allocate(4_MiB, a_);
-  free(allocate(8_MiB));
-  memory_.pools().set_use_on_oom(kCustom, true);
-  check(memory_.pools().begin(
-      kGraph, [](cudaStream_t) { return true; }, a_));
-  EXPECT_THROW((void)memory_.allocate(8_MiB, a_), c10::OutOfMemoryError);
-  check(memory_.pools().end(kGraph));
-  void* const reserve = memory_.allocate(8_MiB, a_);
-  for (void* const each : {block, reserve}) free(each);
-  check(memory_.pools().release(kGraph));
   drop_pool();
 }
 
@@ -379,15 +336,6 @@ TEST_F(SourcePools, WhatIsOfGraphsAndPlainMemoryIsNotForThem) {
   EXPECT_FALSE(memory_.pools().has_sources());
 }
 
-TEST_F(SourcePools, MemoryGoesBackOnceTheHostHasWaitedForTheDevice) {
-  void* const block = allocate(8_MiB);
-  ASSERT_TRUE(device_.launch(a_, Writes(block, 8_MiB), 5_ms).ok());
-  free(block);
-  drop_pool();
-  EXPECT_THAT(source_->given_back, testing::ElementsAre(block));
-  EXPECT_GE(device_.now(), 5_ms);
-}
-
 // As with cudaFree(): nobody need have named them.
 TEST_F(SourcePools, MemoryGoesBackOnceTheHostHasWaitedForAllStreams) {
   void* const block = allocate(8_MiB);
@@ -405,29 +353,6 @@ TEST_F(SourcePools, APoolThatIsInUseKeepsItsMemoryAsInPyTorchsOwn) {
   EXPECT_THAT(source_->given_back, testing::IsEmpty());
   drop_pool();
   EXPECT_EQ(source_->held, 0u);
-}
-
-TEST_F(SourcePools, ADroppedPoolGivesBackWhatIsFreeAndTheRestLater) {
-  void* const kept = allocate(8_MiB);
-  void* const gone = allocate(30_MiB);
-  free(gone);
-  drop_pool();
-  EXPECT_THAT(source_->given_back, testing::ElementsAre(gone));
-  free(kept);
-  memory_.empty({0, 0});
-  EXPECT_EQ(source_->held, 0u);
-}
-
-TEST_F(SourcePools, WhatFindsNoMemoryIsToldAndLeavesThePoolAsItWas) {
-  source_->most = (20_MiB).count;
-  void* const block = allocate(8_MiB);
-  use();
-  EXPECT_THROW((void)memory_.allocate(20_MiB, a_), c10::OutOfMemoryError);
-  leave();
-  void* const more = allocate(8_MiB);
-  free(block);
-  free(more);
-  drop_pool();
 }
 
 TEST_F(SourcePools, APoolThatDoesNotSplitGivesEachBlockASegment) {
@@ -509,12 +434,6 @@ TEST_F(SourcePools, APoolThatIsThereAlreadyGetsNoSource) {
   EXPECT_THAT(source_->asked, testing::IsEmpty());
   for (int i = 0; i < 3; ++i) check(memory_.pools().release(kGraph));
   EXPECT_FALSE(memory_.pools().release(kGraph).ok());
-  drop_pool();
-}
-
-TEST_F(SourcePools, WhatWasNotBegunCannotBeEnded) {
-  EXPECT_THROW(check(memory_.pools().end(kCustom)), c10::Error);
-  EXPECT_EQ(memory_.pools().uses(kCustom), 1);
   drop_pool();
 }
 
