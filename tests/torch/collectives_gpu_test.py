@@ -225,30 +225,6 @@ finish(wrong=wrong)
 """)
                 self.assertEqual(said["wrong"], 0)
 
-    def test_that_program_with_pytorch_alone(self):
-        """Printed: it is wrong there, or lucky."""
-        code = HELD_UP + """
-begin(os.environ["SIDE"])
-wrong = 0
-for i in range(20):
-    y, out = full(7), full(0, 64 * world)
-    def queue():
-        dist.all_gather_into_tensor(out, y, async_op=True).wait()
-    held_up(queue)
-    kept = out if i % 2 else None
-    del y, out
-    next = [full(3) for _ in range(4)]
-    side.synchronize()
-    torch.cuda.synchronize()
-    wrong += sum(not whole(each, 3) for each in next)
-    wrong += kept is not None and not whole(kept, 7)
-    del next, kept
-finish(wrong=wrong)
-"""
-        native, weir = run(code, SIDE="native")["wrong"], run(code, SIDE="Weir")["wrong"]
-        print(f"#188655: {native} of 90 tensors are wrong with PyTorch alone, {weir} with Weir")
-        self.assertEqual(weir, 0)
-
     def test_a_work_that_another_thread_waits_for(self):
         said = run(HELD_UP + """
 begin()

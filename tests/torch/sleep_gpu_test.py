@@ -371,26 +371,6 @@ class Sleep(unittest.TestCase):
             self.assertEqual(int(x[-1].item()) - int(x[0].item()), size - 1)
             falls, wakes = wakes, falls
 
-    def test_the_speed_of_a_cycle(self):
-        x = torch.empty(8 * GIB, device="cuda", dtype=torch.uint8)
-        host = torch.empty(1 * GIB, dtype=torch.uint8, pin_memory=True)
-        host.copy_(x[:GIB])
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        for at in range(8):
-            host.copy_(x[at * GIB:(at + 1) * GIB], non_blocking=True)
-        torch.cuda.synchronize()
-        plain = 8 / (time.perf_counter() - begun)
-        for cycle in range(3):
-            slept = weir.sleep()
-            woke = weir.wake(keep_host=16 * GIB)
-            print(f"cycle {cycle}: plain {plain:.1f} GiB/s, "
-                  f"sleep {slept['copied_bytes'] / GIB / slept['seconds']:.1f}, "
-                  f"wake {woke['copied_bytes'] / GIB / woke['seconds']:.1f}")
-        del x, host
-        weir.sleep()
-        weir.wake()
-
 
 if __name__ == "__main__":
     weir.enable()
