@@ -13,9 +13,10 @@ namespace {
 constexpr Bytes kSize = 64_MiB;
 constexpr std::uint32_t kMain = 0, kSide = 1, kThird = 2, kReader = 3;
 
-// What the parts of a program share.
-struct Scene {
-  Composer make;
+// The program in the making, and what its parts share.
+struct Scene : Composer {
+  explicit Scene(Program& program) : Composer(program, nullptr) {}
+
   std::uint32_t home = kSide;  // the stream that the tensor was allocated for
   std::uint32_t tensor = 0;
   std::uint32_t graph = 0;
@@ -30,320 +31,273 @@ struct Part {
   bool (*make)(Scene&);
 };
 
-bool create(Scene& scene) {
-  scene.tensor = scene.make.allocate(scene.home, scene.bytes);
-  return scene.tensor != 0;
+bool create(Scene& s) {
+  s.tensor = s.allocate(s.home, s.bytes);
+  return s.tensor != 0;
 }
 
-bool create_and_write(Scene& scene) {
-  return create(scene) && scene.make.write(scene.home, scene.tensor);
-}
+bool create_and_write(Scene& s) { return create(s) && s.write(s.home, s.tensor); }
 
 const std::vector<Part> kCreators = {
     {"eager", create_and_write},
     {"small",
-     [](Scene& scene) {
-       scene.bytes = 64_KiB;
-       return create_and_write(scene);
+     [](Scene& s) {
+       s.bytes = 64_KiB;
+       return create_and_write(s);
      }},
     {"external stream",
-     [](Scene& scene) {
-       scene.home = scene.make.make_stream();
-       return create_and_write(scene);
+     [](Scene& s) {
+       s.home = s.make_stream();
+       return create_and_write(s);
      }},
     {"MemPool",
-     [](Scene& scene) {
-       scene.pool = scene.make.make_pool();
-       return scene.make.enter_pool(scene.pool, scene.home) && create_and_write(scene) &&
-              scene.make.leave_pool(scene.pool);
+     [](Scene& s) {
+       s.pool = s.make_pool();
+       return s.enter_pool(s.pool, s.home) && create_and_write(s) && s.leave_pool(s.pool);
      }},
     {"MemPool in use",
-     [](Scene& scene) {
-       scene.pool = scene.make.make_pool();
-       return scene.make.enter_pool(scene.pool, scene.home) && create_and_write(scene);
+     [](Scene& s) {
+       s.pool = s.make_pool();
+       return s.enter_pool(s.pool, s.home) && create_and_write(s);
      }},
     {"warm-up in a graph's pool",
-     [](Scene& scene) {
-       scene.pool = scene.make.make_pool();
-       if (!scene.make.enter_pool(scene.pool, scene.home) || !create_and_write(scene) ||
-           !scene.make.leave_pool(scene.pool)) {
+     [](Scene& s) {
+       s.pool = s.make_pool();
+       if (!s.enter_pool(s.pool, s.home) || !create_and_write(s) || !s.leave_pool(s.pool)) {
          return false;
        }
-       const std::uint32_t graph = scene.make.begin_capture(kThird, scene.pool);
-       const std::uint32_t output = scene.make.allocate(kThird, kSize);
-       return scene.make.write(kThird, output) && scene.make.end_capture(graph) &&
-              scene.make.drop_pool(scene.pool);
+       const std::uint32_t graph = s.begin_capture(kThird, s.pool);
+       const std::uint32_t output = s.allocate(kThird, kSize);
+       return s.write(kThird, output) && s.end_capture(graph) && s.drop_pool(s.pool);
      }},
     {"bare handle",
-     [](Scene& scene) {
-       scene.tensor = scene.make.allocate(scene.home, scene.bytes, /*bare=*/true);
-       return scene.tensor != 0 && scene.make.write(scene.home, scene.tensor);
+     [](Scene& s) {
+       s.tensor = s.allocate(s.home, s.bytes, /*bare=*/true);
+       return s.tensor != 0 && s.write(s.home, s.tensor);
      }},
     {"output of a paused graph",
-     [](Scene& scene) {
-       scene.graph = scene.make.begin_capture(scene.home);
-       scene.pool = 1;
-       const std::uint32_t scratch = scene.make.allocate(scene.home, scene.bytes);
-       return scene.make.write(scene.home, scratch) && scene.make.pause_pool(scene.graph) &&
-              scene.make.resume_pool(scene.graph) && scene.make.drop(scratch) &&
-              create_and_write(scene) && scene.make.end_capture(scene.graph) &&
-              scene.make.replay(scene.graph, kMain);
+     [](Scene& s) {
+       s.graph = s.begin_capture(s.home);
+       s.pool = 1;
+       const std::uint32_t scratch = s.allocate(s.home, s.bytes);
+       return s.write(s.home, scratch) && s.pause_pool(s.graph) && s.resume_pool(s.graph) &&
+              s.drop(scratch) && create_and_write(s) && s.end_capture(s.graph) &&
+              s.replay(s.graph, kMain);
      }},
     {"after a failed capture",
-     [](Scene& scene) {
-       const std::uint32_t graph = scene.make.begin_capture(scene.home);
-       const std::uint32_t inside = scene.make.allocate(scene.home, scene.bytes);
-       return scene.make.write(scene.home, inside) && scene.make.fail_capture(graph) &&
-              scene.make.drop(inside) && create_and_write(scene);
+     [](Scene& s) {
+       const std::uint32_t graph = s.begin_capture(s.home);
+       const std::uint32_t inside = s.allocate(s.home, s.bytes);
+       return s.write(s.home, inside) && s.fail_capture(graph) && s.drop(inside) &&
+              create_and_write(s);
      }},
     {"in a failed capture",
-     [](Scene& scene) {
-       const std::uint32_t graph = scene.make.begin_capture(scene.home);
-       return create(scene) && scene.make.fail_capture(graph) &&
-              scene.make.write(scene.home, scene.tensor);
+     [](Scene& s) {
+       const std::uint32_t graph = s.begin_capture(s.home);
+       return create(s) && s.fail_capture(graph) && s.write(s.home, s.tensor);
      }},
     {"caching off",
-     [](Scene& scene) {
-       return scene.make.set_caching(false) && create_and_write(scene) &&
-              scene.make.set_caching(true);
-     }},
+     [](Scene& s) { return s.set_caching(false) && create_and_write(s) && s.set_caching(true); }},
     {"output of a graph",
-     [](Scene& scene) {
-       scene.graph = scene.make.begin_capture(scene.home);
-       scene.pool = 1;
-       const std::uint32_t scratch = scene.make.allocate(scene.home, scene.bytes);
-       return scene.make.write(scene.home, scratch) && create_and_write(scene) &&
-              scene.make.drop(scratch) && scene.make.end_capture(scene.graph) &&
-              scene.make.replay(scene.graph, kMain);
+     [](Scene& s) {
+       s.graph = s.begin_capture(s.home);
+       s.pool = 1;
+       const std::uint32_t scratch = s.allocate(s.home, s.bytes);
+       return s.write(s.home, scratch) && create_and_write(s) && s.drop(scratch) &&
+              s.end_capture(s.graph) && s.replay(s.graph, kMain);
      }},
     {"input of a graph",  // as the seed and offset of a random number generator
-     [](Scene& scene) {
-       scene.bytes = 512_B;
-       scene.home = kMain;
-       if (!create_and_write(scene)) return false;
-       scene.graph = scene.make.begin_capture(kSide);
-       scene.pool = 1;
-       const std::uint32_t output = scene.make.allocate(kSide, kSize);
-       return scene.make.kernel(kSide, {{scene.tensor, false}, {output, true}}, kSpin) &&
-              scene.make.drop(output) && scene.make.end_capture(scene.graph);
+     [](Scene& s) {
+       s.bytes = 512_B;
+       s.home = kMain;
+       if (!create_and_write(s)) return false;
+       s.graph = s.begin_capture(kSide);
+       s.pool = 1;
+       const std::uint32_t output = s.allocate(kSide, kSize);
+       return s.kernel(kSide, {{s.tensor, false}, {output, true}}, kSpin) && s.drop(output) &&
+              s.end_capture(s.graph);
      }},
 };
 
 const std::vector<Part> kReaders = {
     {"main stream after a host wait",
-     [](Scene& scene) {
-       return scene.make.synchronize(scene.home) && scene.make.read(kMain, scene.tensor, kSpin);
-     }},
+     [](Scene& s) { return s.synchronize(s.home) && s.read(kMain, s.tensor, kSpin); }},
     {"another stream",
-     [](Scene& scene) {
-       scene.reader = kReader;
-       return scene.make.read(kReader, scene.tensor, kSpin);
+     [](Scene& s) {
+       s.reader = kReader;
+       return s.read(kReader, s.tensor, kSpin);
      }},
     {"another stream, recorded",
-     [](Scene& scene) {
-       scene.reader = kReader;
-       return scene.make.read(kReader, scene.tensor, kSpin) &&
-              scene.make.record_stream(scene.tensor, kReader);
+     [](Scene& s) {
+       s.reader = kReader;
+       return s.read(kReader, s.tensor, kSpin) && s.record_stream(s.tensor, kReader);
      }},
     {"own stream",
-     [](Scene& scene) {
-       scene.reader = scene.home;
-       return scene.make.read(scene.home, scene.tensor, kSpin);
+     [](Scene& s) {
+       s.reader = s.home;
+       return s.read(s.home, s.tensor, kSpin);
      }},
     {"its graph's replay",
-     [](Scene& scene) {
-       scene.reader = kReader;
-       return scene.graph != 0 && scene.make.replay(scene.graph, kReader);
+     [](Scene& s) {
+       s.reader = kReader;
+       return s.graph != 0 && s.replay(s.graph, kReader);
      }},
     {"another library's graph",
-     [](Scene& scene) {
-       scene.reader = kReader;
-       const std::uint32_t raw = scene.make.begin_raw_capture(kReader);
-       return scene.make.read(kReader, scene.tensor, kSpin) && scene.make.end_capture(raw) &&
-              scene.make.replay(raw, kReader);
+     [](Scene& s) {
+       s.reader = kReader;
+       const std::uint32_t raw = s.begin_raw_capture(kReader);
+       return s.read(kReader, s.tensor, kSpin) && s.end_capture(raw) && s.replay(raw, kReader);
      }},
     {"another graph's replay",
-     [](Scene& scene) {
-       scene.reader = kReader;
-       const std::uint32_t graph = scene.make.begin_capture(kReader);
-       return graph != 0 && scene.make.read(kReader, scene.tensor, kSpin) &&
-              scene.make.end_capture(graph) && scene.make.replay(graph, kReader);
+     [](Scene& s) {
+       s.reader = kReader;
+       const std::uint32_t graph = s.begin_capture(kReader);
+       return graph != 0 && s.read(kReader, s.tensor, kSpin) && s.end_capture(graph) &&
+              s.replay(graph, kReader);
      }},
 };
 
 const std::vector<Part> kDroppers = {
-    {"dropped", [](Scene& scene) { return scene.make.drop(scene.tensor); }},
+    {"dropped", [](Scene& s) { return s.drop(s.tensor); }},
     {"synchronised back and dropped",
-     [](Scene& scene) {
-       return scene.make.order(scene.home, scene.reader) && scene.make.drop(scene.tensor);
-     }},
+     [](Scene& s) { return s.order(s.home, s.reader) && s.drop(s.tensor); }},
     {"dropped and synchronised back",
-     [](Scene& scene) {
-       return scene.make.drop(scene.tensor) && scene.make.order(scene.home, scene.reader);
-     }},
+     [](Scene& s) { return s.drop(s.tensor) && s.order(s.home, s.reader); }},
     {"dropped before its graph",
-     [](Scene& scene) {
-       return scene.graph != 0 && scene.make.drop(scene.tensor) &&
-              scene.make.drop_graph(scene.graph);
-     }},
+     [](Scene& s) { return s.graph != 0 && s.drop(s.tensor) && s.drop_graph(s.graph); }},
     {"dropped after its graph",
-     [](Scene& scene) {
-       return scene.graph != 0 && scene.make.drop_graph(scene.graph) &&
-              scene.make.drop(scene.tensor);
-     }},
+     [](Scene& s) { return s.graph != 0 && s.drop_graph(s.graph) && s.drop(s.tensor); }},
     {"dropped before its MemPool",
-     [](Scene& scene) {
-       return scene.graph == 0 && scene.pool != 0 && scene.make.drop(scene.tensor) &&
-              scene.make.drop_pool(scene.pool);
+     [](Scene& s) {
+       return s.graph == 0 && s.pool != 0 && s.drop(s.tensor) && s.drop_pool(s.pool);
      }},
     {"dropped after its MemPool",
-     [](Scene& scene) {
-       return scene.graph == 0 && scene.pool != 0 && scene.make.drop_pool(scene.pool) &&
-              scene.make.drop(scene.tensor);
+     [](Scene& s) {
+       return s.graph == 0 && s.pool != 0 && s.drop_pool(s.pool) && s.drop(s.tensor);
      }},
     {"dropped in a capture of its reader",
-     [](Scene& scene) {
-       const std::uint32_t graph = scene.make.begin_capture(scene.reader);
+     [](Scene& s) {
+       const std::uint32_t graph = s.begin_capture(s.reader);
        if (graph == 0) return false;
-       const std::uint32_t inside = scene.make.allocate(scene.reader, scene.bytes);
-       return scene.make.write(scene.reader, inside) && scene.make.drop(scene.tensor) &&
-              scene.make.end_capture(graph);
+       const std::uint32_t inside = s.allocate(s.reader, s.bytes);
+       return s.write(s.reader, inside) && s.drop(s.tensor) && s.end_capture(graph);
      }},
     {"dropped, and its stream destroyed",
-     [](Scene& scene) {
-       return scene.make.synchronize(scene.home) && scene.make.drop(scene.tensor) &&
-              scene.make.destroy_stream(scene.home);
+     [](Scene& s) {
+       return s.synchronize(s.home) && s.drop(s.tensor) && s.destroy_stream(s.home);
      }},
     {"dropped after its stream was destroyed",
-     [](Scene& scene) {
-       return scene.make.synchronize(scene.home) && scene.make.destroy_stream(scene.home) &&
-              scene.make.drop(scene.tensor);
+     [](Scene& s) {
+       return s.synchronize(s.home) && s.destroy_stream(s.home) && s.drop(s.tensor);
      }},
 };
 
-bool allocate_and_write(Scene& scene, std::uint32_t stream, Bytes bytes) {
-  const std::uint32_t made = scene.make.allocate(stream, bytes);
-  return made != 0 && scene.make.write(stream, made);
+bool allocate_and_write(Scene& s, std::uint32_t stream, Bytes bytes) {
+  const std::uint32_t made = s.allocate(stream, bytes);
+  return made != 0 && s.write(stream, made);
 }
 
-bool allocate_in_a_capture(Scene& scene, std::uint32_t stream, std::uint32_t pool) {
-  const std::uint32_t graph = scene.make.begin_capture(stream, pool);
+bool allocate_in_a_capture(Scene& s, std::uint32_t stream, std::uint32_t pool) {
+  const std::uint32_t graph = s.begin_capture(stream, pool);
   if (graph == 0) return false;
-  const std::uint32_t made = scene.make.allocate(stream, scene.bytes);
-  return scene.make.write(stream, made) && scene.make.end_capture(graph) &&
-         scene.make.replay(graph, stream);
+  const std::uint32_t made = s.allocate(stream, s.bytes);
+  return s.write(stream, made) && s.end_capture(graph) && s.replay(graph, stream);
 }
 
 // Each half of a capture drops what the one before wrote.
-bool allocate_in_a_paused_capture(Scene& scene, std::uint32_t stream) {
-  const std::uint32_t graph = scene.make.begin_capture(stream);
+bool allocate_in_a_paused_capture(Scene& s, std::uint32_t stream) {
+  const std::uint32_t graph = s.begin_capture(stream);
   if (graph == 0) return false;
   std::uint32_t before = 0;
   for (int half = 0; half < 3; ++half) {
-    const std::uint32_t made = scene.make.allocate(stream, scene.bytes);
-    if (!scene.make.write(stream, made) || !scene.make.pause_pool(graph) ||
-        !scene.make.resume_pool(graph) || (before != 0 && !scene.make.drop(before))) {
+    const std::uint32_t made = s.allocate(stream, s.bytes);
+    if (!s.write(stream, made) || !s.pause_pool(graph) || !s.resume_pool(graph) ||
+        (before != 0 && !s.drop(before))) {
       return false;
     }
     before = made;
   }
-  return scene.make.end_capture(graph) && scene.make.replay(graph, stream);
+  return s.end_capture(graph) && s.replay(graph, stream);
 }
 
-bool allocate_in_a_pool(Scene& scene, std::uint32_t stream, std::uint32_t pool) {
-  return scene.make.enter_pool(pool, stream) && allocate_and_write(scene, stream, scene.bytes) &&
-         scene.make.leave_pool(pool);
+bool allocate_in_a_pool(Scene& s, std::uint32_t stream, std::uint32_t pool) {
+  return s.enter_pool(pool, stream) && allocate_and_write(s, stream, s.bytes) && s.leave_pool(pool);
 }
 
 // Another library captures a stream, while PyTorch allocates for `stream`.
-bool allocate_beside_a_raw_capture(Scene& scene, std::uint32_t captured, std::uint32_t stream) {
-  const std::uint32_t raw = scene.make.begin_raw_capture(captured);
-  return raw != 0 && allocate_and_write(scene, stream, scene.bytes) &&
-         scene.make.kernel(captured, {}, kShort) && scene.make.end_capture(raw);
+bool allocate_beside_a_raw_capture(Scene& s, std::uint32_t captured, std::uint32_t stream) {
+  const std::uint32_t raw = s.begin_raw_capture(captured);
+  return raw != 0 && allocate_and_write(s, stream, s.bytes) && s.kernel(captured, {}, kShort) &&
+         s.end_capture(raw);
 }
 
 const std::vector<Part> kDisturbers = {
-    {"another stream allocates",
-     [](Scene& scene) { return allocate_and_write(scene, kThird, scene.bytes); }},
-    {"the main stream allocates",
-     [](Scene& scene) { return allocate_and_write(scene, kMain, scene.bytes); }},
-    {"its stream allocates",
-     [](Scene& scene) { return allocate_and_write(scene, scene.home, scene.bytes); }},
+    {"another stream allocates", [](Scene& s) { return allocate_and_write(s, kThird, s.bytes); }},
+    {"the main stream allocates", [](Scene& s) { return allocate_and_write(s, kMain, s.bytes); }},
+    {"its stream allocates", [](Scene& s) { return allocate_and_write(s, s.home, s.bytes); }},
     {"the reader's stream allocates",
-     [](Scene& scene) { return allocate_and_write(scene, kReader, scene.bytes); }},
+     [](Scene& s) { return allocate_and_write(s, kReader, s.bytes); }},
     {"another stream allocates more",
-     [](Scene& scene) { return allocate_and_write(scene, kThird, scene.bytes * 2); }},
+     [](Scene& s) { return allocate_and_write(s, kThird, s.bytes * 2); }},
     {"another stream allocates small ones",
-     [](Scene& scene) {
+     [](Scene& s) {
        bool made = true;
-       for (int i = 0; i < 6; ++i) made = made && allocate_and_write(scene, kThird, 4_KiB);
+       for (int i = 0; i < 6; ++i) made = made && allocate_and_write(s, kThird, 4_KiB);
        return made;
      }},
     {"another thread allocates",
-     [](Scene& scene) {
-       scene.make.set_thread(1);
-       return allocate_and_write(scene, kThird, scene.bytes);
+     [](Scene& s) {
+       s.set_thread(1);
+       return allocate_and_write(s, kThird, s.bytes);
      }},
     {"a MemPool on another stream",
-     [](Scene& scene) { return allocate_in_a_pool(scene, kThird, scene.make.make_pool()); }},
+     [](Scene& s) { return allocate_in_a_pool(s, kThird, s.make_pool()); }},
     {"a MemPool on its stream",
-     [](Scene& scene) { return allocate_in_a_pool(scene, scene.home, scene.make.make_pool()); }},
+     [](Scene& s) { return allocate_in_a_pool(s, s.home, s.make_pool()); }},
     {"its pool on another stream",
-     [](Scene& scene) { return scene.pool != 0 && allocate_in_a_pool(scene, kThird, scene.pool); }},
-    {"a capture on another stream",
-     [](Scene& scene) { return allocate_in_a_capture(scene, kThird, 0); }},
-    {"a capture on its stream",
-     [](Scene& scene) { return allocate_in_a_capture(scene, scene.home, 0); }},
+     [](Scene& s) { return s.pool != 0 && allocate_in_a_pool(s, kThird, s.pool); }},
+    {"a capture on another stream", [](Scene& s) { return allocate_in_a_capture(s, kThird, 0); }},
+    {"a capture on its stream", [](Scene& s) { return allocate_in_a_capture(s, s.home, 0); }},
     {"a capture with its pool",
-     [](Scene& scene) {
-       return scene.pool != 0 && allocate_in_a_capture(scene, kThird, scene.pool);
-     }},
+     [](Scene& s) { return s.pool != 0 && allocate_in_a_capture(s, kThird, s.pool); }},
     {"a capture on another stream, paused twice",
-     [](Scene& scene) { return allocate_in_a_paused_capture(scene, kThird); }},
+     [](Scene& s) { return allocate_in_a_paused_capture(s, kThird); }},
     {"a capture that fails",
-     [](Scene& scene) {
-       const std::uint32_t graph = scene.make.begin_capture(kThird);
+     [](Scene& s) {
+       const std::uint32_t graph = s.begin_capture(kThird);
        if (graph == 0) return false;
-       const std::uint32_t inside = scene.make.allocate(kThird, scene.bytes);
-       return scene.make.write(kThird, inside) && scene.make.fail_capture(graph) &&
-              allocate_in_a_capture(scene, kThird, 0);
+       const std::uint32_t inside = s.allocate(kThird, s.bytes);
+       return s.write(kThird, inside) && s.fail_capture(graph) &&
+              allocate_in_a_capture(s, kThird, 0);
      }},
     {"a capture that never begins",
-     [](Scene& scene) {
-       return scene.make.refuse_capture(kThird, /*by_driver=*/true) &&
-              allocate_and_write(scene, kMain, scene.bytes);
+     [](Scene& s) {
+       return s.refuse_capture(kThird, /*by_driver=*/true) && allocate_and_write(s, kMain, s.bytes);
      }},
     {"a capture begun within another one",
-     [](Scene& scene) {
-       const std::uint32_t graph = scene.make.begin_capture(kThird);
-       return graph != 0 && scene.make.refuse_capture(kThird, /*by_driver=*/false) &&
-              allocate_and_write(scene, kThird, scene.bytes) && scene.make.end_capture(graph) &&
-              allocate_in_a_capture(scene, kThird, 0);
+     [](Scene& s) {
+       const std::uint32_t graph = s.begin_capture(kThird);
+       return graph != 0 && s.refuse_capture(kThird, /*by_driver=*/false) &&
+              allocate_and_write(s, kThird, s.bytes) && s.end_capture(graph) &&
+              allocate_in_a_capture(s, kThird, 0);
      }},
     {"empty_cache",
-     [](Scene& scene) {
-       return scene.make.empty_cache() && allocate_and_write(scene, kThird, scene.bytes);
-     }},
+     [](Scene& s) { return s.empty_cache() && allocate_and_write(s, kThird, s.bytes); }},
     {"a lower limit",
-     [](Scene& scene) {
-       return scene.make.set_limit(96_MiB) && allocate_and_write(scene, kThird, scene.bytes);
-     }},
+     [](Scene& s) { return s.set_limit(96_MiB) && allocate_and_write(s, kThird, s.bytes); }},
     {"caching off",
-     [](Scene& scene) {
-       if (!scene.make.set_caching(false)) return false;
-       const std::uint32_t made = scene.make.allocate(kThird, scene.bytes);
-       return scene.make.write(kThird, made) && scene.make.drop(made) &&
-              scene.make.set_caching(true);
+     [](Scene& s) {
+       if (!s.set_caching(false)) return false;
+       const std::uint32_t made = s.allocate(kThird, s.bytes);
+       return s.write(kThird, made) && s.drop(made) && s.set_caching(true);
      }},
     {"a raw capture of its stream",
-     [](Scene& scene) { return allocate_beside_a_raw_capture(scene, scene.home, kThird); }},
+     [](Scene& s) { return allocate_beside_a_raw_capture(s, s.home, kThird); }},
     {"a raw capture of the reader's stream",
-     [](Scene& scene) { return allocate_beside_a_raw_capture(scene, scene.reader, kThird); }},
+     [](Scene& s) { return allocate_beside_a_raw_capture(s, s.reader, kThird); }},
     {"a raw capture of another stream",
-     [](Scene& scene) { return allocate_beside_a_raw_capture(scene, kThird, kMain); }},
+     [](Scene& s) { return allocate_beside_a_raw_capture(s, kThird, kMain); }},
 };
-
-bool make(Scene& scene, const Part& part) { return part.make(scene); }
 
 }  // namespace
 
@@ -355,13 +309,11 @@ std::vector<Program> enumerated_programs() {
       for (const Part& dropper : kDroppers) {
         for (const Part& disturber : kDisturbers) {
           Program program;
-          Scene scene{.make = Composer(program, nullptr)};
-          if (!make(scene, creator) || !make(scene, reader) || !make(scene, dropper) ||
-              !make(scene, disturber)) {
+          Scene s(program);
+          if (!creator.make(s) || !reader.make(s) || !dropper.make(s) || !disturber.make(s))
             continue;
-          }
-          scene.make.finish();
-          if (scene.make.legality().unfinished()) continue;
+          s.finish();
+          if (s.legality().unfinished()) continue;
           if (!seen.insert(describe(program)).second) continue;
           program.name = std::string(creator.name) + "; " + reader.name + "; " + dropper.name +
                          "; " + disturber.name;

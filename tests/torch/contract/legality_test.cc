@@ -6,14 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 
 #include "tests/torch/contract/composer.h"
-#include "tests/torch/contract/enumerate.h"
 #include "tests/torch/contract/random.h"
 #include "tests/torch/contract/runner.h"
 
@@ -243,37 +240,20 @@ TEST(Legality, AStreamIsDestroyedWhenItsWorkIsDone) {
   EXPECT_FALSE(legal({made, allocate(1, kMain), record(1, 7), wait, gone, drop(1)}));
 }
 
-TEST(RandomPrograms, TheSameSeedGivesTheSameProgram) {
-  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
-    EXPECT_EQ(random_program(seed), random_program(seed)) << "seed " << seed;
-  }
-  EXPECT_NE(random_program(1).steps, random_program(2).steps);
-}
-
-void expect_clean(const Program& program) {
-  const auto illegal = first_illegal_step(program);
-  ASSERT_FALSE(illegal) << illegal->what << "\n" << describe(program);
-  const Outcome native = run_on_native(program);
-  ASSERT_FALSE(native.failure) << native.failure->what << "\n" << describe(program);
-}
-
-TEST(RandomPrograms, RunCleanlyOnTheModelOfTheNativeAllocator) {
+// (weir_contract runs more of them, and all enumerated ones, on the model before it runs them on
+// Weir.)
+TEST(RandomPrograms, HaveEveryStepAndTheSameSeedGivesTheSameProgram) {
   std::set<Kind> kinds;
   for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
-    const Program program = random_program(seed, {.flags = seed % 4 == 0});
-    ASSERT_NO_FATAL_FAILURE(expect_clean(program));
+    const RandomOptions options{.flags = seed % 4 == 0};
+    const Program program = random_program(seed, options);
+    if (seed <= 50) {
+      EXPECT_EQ(program, random_program(seed, options)) << "seed " << seed;
+    }
     for (const Step& step : program.steps) kinds.insert(step.kind);
   }
   EXPECT_EQ(kinds.size(), static_cast<std::size_t>(Step::kKinds));
-}
-
-TEST(EnumeratedPrograms, RunCleanlyOnTheModelOfTheNativeAllocator) {
-  std::set<std::string> names;
-  for (const Program& program : enumerated_programs()) {
-    ASSERT_NO_FATAL_FAILURE(expect_clean(program));
-    names.insert(program.name);
-  }
-  EXPECT_GT(names.size(), 1000u);
+  EXPECT_NE(random_program(1).steps, random_program(2).steps);
 }
 
 // How many of the first random programs fail where the model has this defect.
