@@ -739,29 +739,19 @@ TEST_F(Backends, AChildOfForkIsToldThatItHasNoMemoryWhateverThreadsHeldAtTheFork
   {
     Holder holder(backend_, sim(0), own);
     holder.wait_until_it_holds();
+    const c10::MempoolId_t all{0, 0}, pool{0, 9};
     const std::vector<std::pair<const char*, std::function<void()>>> refused = {
         {"recordStream", [&] { record_stream(block, own, 0); }},
         {"allocate", [&] { (void)backend_.raw_alloc_with_stream(512, nullptr); }},
         {"memory", [&] { (void)backend_.memory(0); }},
         {"statistics", [&] { (void)backend_.getDeviceStats(0); }},
-        {"snapshot",
-         [&] {
-           (void)backend_.snapshot({0, 0}, true);
-         }},
+        {"snapshot", [&] { (void)backend_.snapshot(all, true); }},
         {"history", [&] { (void)backend_.isHistoryEnabled(); }},
         {"recordHistory", [&] { backend_.recordHistory(false, nullptr, 1, {}, true, {}); }},
         {"begin",
-         [&] {
-           backend_.beginAllocateToPool(0, {0, 9}, {});
-         }},
-        {"create",
-         [&] {
-           backend_.createOrIncrefPool(0, {0, 9}, nullptr);
-         }},
-        {"uses",
-         [&] {
-           (void)backend_.getPoolUseCount(0, {0, 9});
-         }},
+         [&] { backend_.beginAllocateToPool(0, pool, [](cudaStream_t) { return false; }); }},
+        {"create", [&] { backend_.createOrIncrefPool(0, pool, nullptr); }},
+        {"uses", [&] { (void)backend_.getPoolUseCount(0, pool); }},
         {"base", [&] { (void)backend_.getBaseAllocation(block, nullptr); }},
         {"share", [&] { (void)backend_.shareIpcHandle(block); }},
         {"open", [&] { (void)backend_.getIpcDevPtr("x"); }},

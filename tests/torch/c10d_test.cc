@@ -33,7 +33,6 @@ class C10d : public WithNccl {
  protected:
   using WorkPointer = c10::intrusive_ptr<c10d::Work>;
   using List = std::vector<at::Tensor>;
-  using Lists = std::vector<List>;
 
   WorkPointer barrier(at::Tensor token) {
     static const auto op =
@@ -44,88 +43,58 @@ class C10d : public WithNccl {
     return op.call(std::move(token), group_, {}, true, -1);
   }
 
+  // An operation of the group's, with its default options.
+  using Group = c10d::ProcessGroup;
+  template <class A, class Options>
+  WorkPointer run(WorkPointer (Group::*operation)(A&, const Options&), A a) {
+    return (*group_.*operation)(a, Options());
+  }
+  template <class A, class B, class Options>
+  WorkPointer run(WorkPointer (Group::*operation)(A&, B&, const Options&), A a, B b) {
+    return (*group_.*operation)(a, b, Options());
+  }
+
   // One of each of the operators, asynchronous, on tensors that nobody else has.
   std::vector<std::function<WorkPointer()>> every_operation() {
+    const auto t = [this] { return tensor(); };
+    const auto w = [this] { return written(); };
     return {
-        [this] {
-          List t{written()};
-          return group_->allreduce(t);
+        [=, this] { return run(&Group::allreduce, {w()}); },
+        [=, this] {
+          return run(&Group::allreduce_coalesced, {w(), w()});
         },
-        [this] {
-          List t{written(), written()};
-          return group_->allreduce_coalesced(t);
+        [=, this] { return run(&Group::broadcast, {w()}); },
+        [=, this] { return run(&Group::reduce, {w()}); },
+        [=, this] {
+          return run(&Group::allgather, {{t(), t()}}, {w()});
         },
-        [this] {
-          List t{written()};
-          return group_->broadcast(t);
-        },
-        [this] {
-          List t{written()};
-          return group_->reduce(t);
-        },
-        [this] {
-          Lists o{{tensor(), tensor()}};
-          List i{written()};
-          return group_->allgather(o, i);
-        },
-        [this] {
-          at::Tensor o = tensor(), i = written();
-          return group_->_allgather_base(o, i);
-        },
-        [this] {
-          Lists o{{tensor()}};
-          List i{written()};
-          return group_->allgather_coalesced(o, i);
-        },
-        [this] {
-          List o{tensor()}, i{written()};
-          return group_->allgather_into_tensor_coalesced(o, i);
-        },
-        [this] {
-          Lists o{{tensor()}};
-          List i{written()};
-          return group_->gather(o, i);
-        },
-        [this] {
-          List o{tensor()};
-          Lists i{{written()}};
-          return group_->scatter(o, i);
-        },
-        [this] {
-          List o{tensor()};
-          Lists i{{written()}};
-          return group_->reduce_scatter(o, i);
-        },
-        [this] {
-          at::Tensor o = tensor(), i = written();
-          return group_->_reduce_scatter_base(o, i);
-        },
-        [this] {
-          List o{tensor()}, i{written()};
-          return group_->reduce_scatter_tensor_coalesced(o, i);
-        },
-        [this] {
-          at::Tensor o = tensor(), i = written();
+        [=, this] { return run(&Group::_allgather_base, t(), w()); },
+        [=, this] { return run(&Group::allgather_coalesced, {{t()}}, {w()}); },
+        [=, this] { return run(&Group::allgather_into_tensor_coalesced, {t()}, {w()}); },
+        [=, this] { return run(&Group::gather, {{t()}}, {w()}); },
+        [=, this] { return run(&Group::scatter, {t()}, {{w()}}); },
+        [=, this] { return run(&Group::reduce_scatter, {t()}, {{w()}}); },
+        [=, this] { return run(&Group::_reduce_scatter_base, t(), w()); },
+        [=, this] { return run(&Group::reduce_scatter_tensor_coalesced, {t()}, {w()}); },
+        [=, this] { return run(&Group::alltoall, {t()}, {w()}); },
+        [=, this] {
+          at::Tensor o = t(), i = w();
           std::vector<std::int64_t> none;
           return group_->alltoall_base(o, i, none, none);
         },
-        [this] {
-          List o{tensor()}, i{written()};
-          return group_->alltoall(o, i);
+        [=, this] {
+          List sent{w()};
+          return group_->send(sent, 1, 0);
         },
-        [this] {
-          List t{written()};
-          return group_->send(t, 1, 0);
+        [=, this] {
+          List received{t()};
+          return group_->recv(received, 1, 0);
         },
-        [this] {
-          List t{tensor()};
-          return group_->recv(t, 1, 0);
+        [=, this] {
+          List received{t()};
+          return group_->recvAnysource(received, 0);
         },
-        [this] {
-          List t{tensor()};
-          return group_->recvAnysource(t, 0);
-        },
-        [this] { return barrier(tensor()); },
+        [=, this] { return barrier(t()); },
     };
   }
 };
@@ -134,10 +103,7 @@ TEST_F(C10d, EveryOperationOfAGroupIsFencedAndItsTensorsMayGoAtOnce) {
   std::ptrdiff_t done = 0;
   auto operations = every_operation();
 #if WEIR_TORCH_SINCE(14)
-  operations.emplace_back([this] {
-    at::Tensor o = tensor(), i = written();
-    return group_->gather_into_tensor(o, i);
-  });
+  operations.emplace_back([this] { return run(&Group::gather_into_tensor, tensor(), written()); });
 #endif
   for (const auto& operation : operations) {
     const WorkPointer work = operation();
