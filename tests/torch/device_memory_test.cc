@@ -80,10 +80,7 @@ class DeviceMemories : public testing::Test {
   SimDevice device_;
   const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
   DeviceHeap heap_;
-  DeviceMemory::OutOfMemoryObserver observer_;
-  DeviceMemory memory_{0, device_, heap_, [this](const DeviceMemory::Refusal& refused) {
-                         if (observer_) observer_(refused);
-                       }};
+  DeviceMemory memory_{0, device_, heap_};
 };
 
 TEST_F(DeviceMemories, SegmentsAddUpToTheStatistics) {

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// A device, and Weir on it; `others` stands for whoever else has memory of it.
+// A device, and Weir on it.
 class Gpu {
  public:
   explicit Gpu(Bytes memory, HeapOptions options = {})
@@ -59,7 +59,6 @@ class Gpu {
 
   SimDevice device;
   const Stream stream;
-  DeviceHeap others{device};
   DeviceHeap heap;
   DeviceMemory::OutOfMemoryObserver observer;
   DeviceMemory memory{3, device, heap, [this](const DeviceMemory::Refusal& refused) {
