@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <string_view>
 #include <utility>
 
 #include "torch/c10d/operation.h"
@@ -334,6 +335,14 @@ void Backend::recordHistory(bool enabled, native::CreateContextFn context, std::
 
 void Backend::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
   memory(current_device()).history().annotate(metadata);
+  // A range that begins is a mark in Weir's own recordings, as in traces made of PyTorch's
+  // snapshots.
+  std::string_view name, stage;
+  for (const auto& [key, value] : metadata) {
+    if (key == "name") name = value;
+    if (key == "stage") stage = value;
+  }
+  if (stage == "START" && !name.empty()) allocator_.mark(name);
 }
 
 void Backend::pushCompileContext(std::string& context) {

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -25,6 +26,7 @@
 #include "tests/torch/fake_source.h"
 #include "tests/torch/own_process.h"
 #include "torch/c10d/collective_fences.h"
+#include "weir/recording.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
@@ -527,6 +529,20 @@ TEST_F(Backends, SnapshotsHaveWhatTheThreadNotedAndEachIsAnEntryOfTheNext) {
   backend_.recordHistory(false, nullptr, 1, {}, true, {});
   backend_.recordAnnotation({{"step", "c"}});
   EXPECT_THAT(backend_.snapshot({0, 0}, true).external_annotations, testing::IsEmpty());
+}
+
+// As PyTorch tells of record_function().
+TEST_F(Backends, RangesThatBeginAreMarksOfRecordings) {
+  const test::TemporaryFolder folder;
+  backend_.raw_delete(backend_.memory(0).allocate(4_MiB, new_stream(0)));
+  allocator_.record_start(folder / "run.weir");
+  for (const char* const stage : {"START", "END"}) {
+    backend_.recordAnnotation({{"name", "forward"}, {"stage", stage}});
+  }
+  allocator_.record_stop();
+  const Result<Recording> recording = read_recording(folder / "run.weir");
+  ASSERT_TRUE(recording.ok());
+  EXPECT_EQ(std::ranges::count(recording->marks, "forward", &RecordedMark::text), 1);
 }
 
 // Fields that PyTorch has from some version on are no garbage, and no warning comes of them.
