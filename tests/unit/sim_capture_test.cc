@@ -11,27 +11,9 @@
 namespace weir {
 namespace {
 
-using testing::HasSubstr;
 using testing::IsEmpty;
 
 using SimCaptures = test::SimGraphs;
-
-TEST_F(SimCaptures, WhatCantBeCapturedIsRefused) {
-  const Stream legacy = *device_.stream(nullptr);
-  EXPECT_EQ(device_.begin_capture(legacy, CaptureMode::relaxed).error().code(), ErrorCode::capture);
-  EXPECT_EQ(status(legacy), CaptureInfo::Status::none);
-  const Stream unknown{.handle = nullptr, .id = 99};
-  EXPECT_EQ(device_.begin_capture(unknown, CaptureMode::relaxed).error().code(), ErrorCode::device);
-  EXPECT_EQ(device_.end_capture(unknown).error().code(), ErrorCode::device);
-  EXPECT_EQ(device_.end_capture(a_).error().code(), ErrorCode::capture);
-  begin(a_);
-  const Status again = device_.begin_capture(a_, CaptureMode::global);
-  ASSERT_FALSE(again.ok());
-  EXPECT_EQ(again.error().code(), ErrorCode::capture);
-  EXPECT_EQ(status(a_), CaptureInfo::Status::active) << "the first one goes on";
-  EXPECT_EQ(device_.destroy_stream(a_).error().code(), ErrorCode::invalid_argument);
-  end(a_);
-}
 
 TEST_F(SimCaptures, AccessesAreCheckedWhenCaptured) {
   begin(a_);
@@ -41,31 +23,6 @@ TEST_F(SimCaptures, AccessesAreCheckedWhenCaptured) {
   EXPECT_THAT(tips(a_), IsEmpty());
   EXPECT_EQ(status(a_), CaptureInfo::Status::active);
   end(a_);
-}
-
-TEST_F(SimCaptures, AWaitForWhatIsATipAlreadyAddsNothing) {
-  begin(a_);
-  write(a_, 0);
-  const std::vector<GraphNode> before = tips(a_);
-  order(a_, a_);
-  EXPECT_EQ(tips(a_), before);
-  end(a_);
-}
-
-TEST_F(SimCaptures, WorkThatIsNotJoinedBreaksTheEndAndIsNamed) {
-  begin(a_);
-  write(a_, 0);
-  order(a_, b_);
-  write(b_, 1);
-  order(b_, a_);
-  write(b_, 2);
-  const Result<GraphHandle> graph = device_.end_capture(a_);
-  ASSERT_FALSE(graph.ok());
-  EXPECT_EQ(graph.error().code(), ErrorCode::capture);
-  EXPECT_THAT(graph.error().message(), HasSubstr("stream " + std::to_string(b_.id)));
-  EXPECT_EQ(status(a_), CaptureInfo::Status::none);
-  EXPECT_EQ(status(b_), CaptureInfo::Status::none);
-  EXPECT_EQ(device_.live().graphs, 0u);
 }
 
 TEST_F(SimCaptures, AStreamThatOnlyWaitedHasNothingToJoin) {

@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/unit/sim_memory_helpers.h"
@@ -53,36 +52,6 @@ TEST(SimClock, StandsStillUntilTheHostDoesSomething) {
   EXPECT_EQ(device.now(), 9_us);
 }
 
-TEST(SimClock, EachCallCostsWhatTheModelSays) {
-  SimDevice device;
-  const CostModel costs;
-  const Address address = *device.reserve(64_MiB, 2_MiB);
-  EXPECT_EQ(device.now(), costs.reserve);
-  const PhysicalHandle handle = *device.create(32_MiB);
-  const PhysicalHandle other = *device.create(32_MiB);
-  EXPECT_EQ(device.time_in(DeviceCall::create), costs.create + costs.create);
-  ASSERT_TRUE(device.map(address, 32_MiB, handle).ok());
-  ASSERT_TRUE(device.map(address + 32_MiB, 32_MiB, other).ok());
-  ASSERT_TRUE(device.set_access(address, 64_MiB).ok());
-  EXPECT_EQ(device.calls(DeviceCall::set_access), 1u);
-  EXPECT_EQ(device.time_in(DeviceCall::set_access), 40_us) << "by mapping, not by call";
-  ASSERT_TRUE(device.unmap(address, 32_MiB).ok());
-  EXPECT_EQ(device.time_in(DeviceCall::unmap), costs.unmap_per_mapping);
-  ASSERT_TRUE(device.release(handle).ok());
-  EXPECT_EQ(device.time_in(DeviceCall::release), costs.release + Nanoseconds{32 * 200});
-  Nanoseconds all;
-  for (int call = 0; call < kDeviceCalls; ++call) all += device.time_in(DeviceCall(call));
-  EXPECT_EQ(device.now(), all);
-}
-
-TEST(SimClock, ALaunchCostsTheHostItsPriceAndNotTheKernelsTime) {
-  SimOptions options;
-  options.costs.launch = 3_us;
-  SimDevice device(options);
-  ASSERT_TRUE(device.launch(device.new_stream(), 10_ms).ok());
-  EXPECT_EQ(device.now(), 3_us);
-}
-
 // Streams and events
 
 class SimTime : public testing::Test {
@@ -112,19 +81,6 @@ TEST_F(SimTime, KernelsOfAStreamRunOneAfterAnotherBehindTheHost) {
   EXPECT_EQ(end_of(a_), 15_us);
 }
 
-TEST_F(SimTime, AKernelOnAnIdleStreamStartsWhenItIsLaunched) {
-  device_.advance(100_us);
-  kernel(a_, 10_us);
-  EXPECT_EQ(end_of(a_), 110_us);
-}
-
-TEST_F(SimTime, StreamsRunBesideEachOther) {
-  kernel(a_, 10_us);
-  kernel(b_, 8_us);
-  EXPECT_EQ(end_of(a_), 10_us);
-  EXPECT_EQ(end_of(b_), 10_us) << "done at 8 us, before the host came to ask";
-}
-
 TEST_F(SimTime, AWaitHoldsTheStreamUntilTheEventAndLeavesTheHostAlone) {
   kernel(a_, 10_us);
   kernel(b_, 2_us);
@@ -134,33 +90,6 @@ TEST_F(SimTime, AWaitHoldsTheStreamUntilTheEventAndLeavesTheHostAlone) {
   EXPECT_EQ(device_.stream_waited(b_), 8_us);
   EXPECT_EQ(device_.stream_waited(a_), 0_ns);
   EXPECT_EQ(end_of(b_), 15_us);
-}
-
-TEST_F(SimTime, AWaitForADoneEventHoldsNothing) {
-  kernel(a_, 10_us);
-  const EventHandle event = mark(a_);
-  device_.advance(20_us);
-  ASSERT_TRUE(device_.wait(b_, event).ok());
-  EXPECT_EQ(device_.stream_waited(b_), 0_ns);
-}
-
-TEST_F(SimTime, AWaitIsForTheRecordMadeBeforeIt) {
-  kernel(a_, 10_us);
-  const EventHandle event = mark(a_);
-  ASSERT_TRUE(device_.wait(b_, event).ok());
-  kernel(a_, 100_us);
-  ASSERT_TRUE(device_.record(event, a_).ok());
-  EXPECT_EQ(end_of(b_), 10_us);
-  EXPECT_FALSE(device_.finished(event));
-}
-
-TEST_F(SimTime, AQueryIsTrueOnceTheClockReachesTheEnd) {
-  kernel(a_, 10_us);
-  const EventHandle event = mark(a_);
-  device_.advance(10_us - 1_ns);
-  EXPECT_FALSE(*device_.query(event));
-  device_.advance(1_ns);
-  EXPECT_TRUE(*device_.query(event));
 }
 
 TEST_F(SimTime, SynchronizeMovesTheClockToTheEndAndIsAHostWaitOnlyIfItHadTo) {
@@ -352,23 +281,6 @@ TEST(SimMemory, ARangeOverSeveralPagesMayBeTouchedAtOnce) {
   EXPECT_EQ(device.race_count(), 1u) << "one pair, though it meets in two pages";
 }
 
-TEST(SimMemory, MoreThanTheLimitIsOutOfMemoryAndChangesNothing) {
-  SimOptions options;
-  options.memory = 10_MiB;
-  SimDevice device(options);
-  const PhysicalHandle handle = *device.create(6_MiB);
-  const Result<PhysicalHandle> refused = device.create(6_MiB);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
-  EXPECT_THAT(refused.error().message(), HasSubstr("free 4194304 bytes of 10485760"));
-  EXPECT_EQ(device.physical_bytes(), 6_MiB);
-  EXPECT_TRUE(device.create(4_MiB).ok());
-  EXPECT_EQ(device.memory_info()->free, 0_B);
-  ASSERT_TRUE(device.release(handle).ok());
-  EXPECT_EQ(device.memory_info()->free, 6_MiB);
-  EXPECT_EQ(device.physical_peak(), 10_MiB);
-}
-
 TEST(SimMemory, AllAddressesCanBeReservedAndNoMore) {
   constexpr Bytes kAll = 80_TiB;
   SimDevice device;
@@ -378,13 +290,6 @@ TEST(SimMemory, AllAddressesCanBeReservedAndNoMore) {
   EXPECT_FALSE(device.reserve(2_MiB, 2_MiB).ok());
   ASSERT_TRUE(device.unreserve(*all, kAll).ok());
   EXPECT_TRUE(device.reserve(2_MiB, 2_MiB).ok());
-}
-
-TEST(SimMemory, ASegmentIsOfWhole2MiBWhateverThePagesAreOf) {
-  SimDevice device(SimOptions{.granularity = 64_KiB});
-  for (const Bytes size : {0_B, 64_KiB, 3_MiB}) EXPECT_FALSE(device.allocate_segment(size).ok());
-  EXPECT_TRUE(device.allocate_segment(4_MiB).ok());
-  EXPECT_EQ(device.physical_bytes(), 4_MiB);
 }
 
 TEST(SimMemory, AFreedSegmentGoesWithItsPageItsMappingAndItsAddress) {
@@ -398,15 +303,6 @@ TEST(SimMemory, AFreedSegmentGoesWithItsPageItsMappingAndItsAddress) {
   EXPECT_FALSE(device.free_segment(first, 4_MiB).ok());
   EXPECT_EQ(*device.allocate_segment(4_MiB), first);
   ASSERT_TRUE(device.free_segment(second, 2_MiB).ok());
-}
-
-TEST(SimMemory, AMappingThatEndsBeyondItsReservationIsRefused) {
-  SimDevice device;
-  const Address address = *device.reserve(4_MiB, 2_MiB);
-  const PhysicalHandle page = *device.create(4_MiB);
-  EXPECT_FALSE(device.map(address + 2_MiB, 4_MiB, page).ok());
-  EXPECT_FALSE(device.map(address + 4_MiB, 4_MiB, page).ok());
-  EXPECT_TRUE(device.map(address, 4_MiB, page).ok());
 }
 
 TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped) {
@@ -503,27 +399,6 @@ TEST(SimMemory, ASegmentThatCanNotBeUsedLeavesNothing) {
   EXPECT_EQ(device.live().reservations, 1u);
 }
 
-TEST(SimMemory, AnAddressComesFreeAgainOnceUnreserved) {
-  SimDevice device;
-  EXPECT_FALSE(device.reserve(96_TiB, 2_MiB).ok());
-  const Address first = *device.reserve(64_TiB, 2_MiB);
-  EXPECT_FALSE(device.reserve(64_TiB, 2_MiB).ok());
-  ASSERT_TRUE(device.unreserve(first, 64_TiB).ok());
-  EXPECT_EQ(*device.reserve(64_TiB, 2_MiB), first);
-}
-
-TEST(SimMemory, ReservesWhereItIsAskedToUnlessSomethingLiesThere) {
-  SimDevice device;
-  constexpr Address kWanted{std::uint64_t{20} << 40};
-  EXPECT_EQ(*device.reserve_at(kWanted, 256_GiB, 2_MiB), kWanted);
-  const Address beside = *device.reserve_at(kWanted + 255_GiB, 2_GiB, 2_MiB);
-  EXPECT_NE(beside, kWanted + 255_GiB);
-  EXPECT_EQ(*device.reserve_at(kWanted + 256_GiB, 2_MiB, 2_MiB), kWanted + 256_GiB);
-  EXPECT_NE(*device.reserve_at(kWanted + 1_MiB, 2_MiB, 2_MiB), kWanted + 1_MiB) << "not aligned";
-  ASSERT_TRUE(device.unreserve(kWanted, 256_GiB).ok());
-  EXPECT_EQ(*device.reserve_at(kWanted + 1_GiB, 2_MiB, 2_MiB), kWanted + 1_GiB);
-}
-
 TEST(SimMemory, LiesElsewhereInEachProcessThatHasAnotherSeed) {
   SimDevice one({.address_seed = 1}), same({.address_seed = 1}), other({.address_seed = 2});
   const Address at = *one.reserve(256_GiB, 2_MiB);
@@ -548,55 +423,6 @@ TEST(SimMemory, PagesAreListedInOrderWithTheirMappings) {
     EXPECT_EQ(pages[i].bytes, expected[i].bytes);
     EXPECT_EQ(pages[i].mappings, expected[i].mappings);
   }
-}
-
-TEST(SimMemory, EverythingHeldIsCounted) {
-  SimDevice device;
-  const MappedPage page = new_page(device, 4_MiB);
-  const Address alias = test::map_at_new_address(device, page.handle, 4_MiB);
-  const EventHandle event = *device.create_event();
-  EXPECT_EQ(device.physical_bytes(), 4_MiB);
-  EXPECT_EQ(device.live().handles, 1u);
-  EXPECT_EQ(device.live().mappings, 2u);
-  EXPECT_EQ(device.live().reservations, 2u);
-  EXPECT_EQ(device.live().events, 1u);
-  for (const Address address : {page.address, alias}) {
-    ASSERT_TRUE(device.unmap(address, 4_MiB).ok());
-    ASSERT_TRUE(device.unreserve(address, 4_MiB).ok());
-  }
-  ASSERT_TRUE(device.release(page.handle).ok());
-  ASSERT_TRUE(device.destroy_event(event).ok());
-  EXPECT_EQ(device.physical_bytes(), 0_B);
-  EXPECT_EQ(device.live().handles, 0u);
-  EXPECT_EQ(device.live().mappings, 0u);
-  EXPECT_EQ(device.live().reservations, 0u);
-  EXPECT_EQ(device.live().events, 0u);
-}
-
-TEST(SimThreads, FiguresAddUpOverManyThreads) {
-  SimDevice device;
-  constexpr int kThreads = 4, kRounds = 500;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] {
-      const Stream stream = device.new_stream();
-      const MappedPage page = new_page(device);
-      const EventHandle event = *device.create_event();
-      for (int round = 0; round < kRounds; ++round) {
-        EXPECT_TRUE(device.launch(stream, Writes(page.at(), page.size), 1_us).ok());
-        EXPECT_TRUE(device.record(event, stream).ok());
-        EXPECT_TRUE(device.query(event).ok());
-      }
-      EXPECT_TRUE(device.synchronize(event).ok());
-      EXPECT_TRUE(device.unmap(page.address, page.size).ok());
-      EXPECT_TRUE(device.release(page.handle).ok());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(device.calls(DeviceCall::record), std::uint64_t{kThreads} * kRounds);
-  EXPECT_EQ(device.time_in(DeviceCall::record), Nanoseconds{kThreads * kRounds * 141});
-  EXPECT_EQ(device.physical_bytes(), 0_B);
-  EXPECT_EQ(device.race_count(), 0u);
 }
 
 }  // namespace

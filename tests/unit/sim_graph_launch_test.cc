@@ -39,21 +39,6 @@ TEST_F(SimGraphLaunch, ItTakesAsLongAsItsLongestPath) {
   EXPECT_EQ(device_.now() - start, 65_us);
 }
 
-TEST_F(SimGraphLaunch, CapturesAndGraphsCostWhatTheModelSays) {
-  begin(a_);
-  write(a_, 0);
-  write(a_, 1);
-  ASSERT_TRUE(device_.capture_tips(a_).ok());
-  ASSERT_TRUE(device_.node_dependencies(tips(a_).at(0)).ok());
-  launch(instantiate(end(a_)), b_);
-  EXPECT_EQ(device_.time_in(DeviceCall::begin_capture), 2_us);
-  EXPECT_EQ(device_.time_in(DeviceCall::end_capture), 2_us);
-  EXPECT_EQ(device_.time_in(DeviceCall::instantiate), 2_us) << "by the node";
-  EXPECT_EQ(device_.time_in(DeviceCall::launch_graph), 5_us);
-  EXPECT_EQ(device_.time_in(DeviceCall::capture_tips), 92_ns) << "asked twice";
-  EXPECT_EQ(device_.time_in(DeviceCall::node_dependencies), 50_ns);
-}
-
 TEST_F(SimGraphLaunch, ItIsWorkOfTheStreamThatLaunchesIt) {
   const ExecutableHandle executable = one_write(0);
   write(b_, 0);
@@ -63,17 +48,6 @@ TEST_F(SimGraphLaunch, ItIsWorkOfTheStreamThatLaunchesIt) {
   read(c_, 0);
   ASSERT_EQ(device_.race_count(), 1u);
   EXPECT_EQ(device_.races()[0].first_stream, b_.id) << "not the stream it was captured on";
-}
-
-TEST_F(SimGraphLaunch, ALaunchIsOrderedByEventsLikeAnyWork) {
-  const ExecutableHandle executable = one_write(0, 30_us);
-  write(c_, 0);
-  order(c_, b_);
-  launch(executable, b_);
-  order(b_, c_);
-  EXPECT_GE(device_.stream_waited(c_), 25_us);
-  read(c_, 0);
-  EXPECT_EQ(device_.race_count(), 0u);
 }
 
 TEST_F(SimGraphLaunch, LaunchesOfOneExecutableFollowEachOther) {
