@@ -130,45 +130,6 @@ TEST(EventLog, CopiesGoOnByThemselves) {
   EXPECT_EQ(test::text_of(first[1500]), test::text_of(events[3]));
 }
 
-// A block is as full as it can be without growing beyond what it reserved.
-TEST(EventLog, ABlockTakesEventsUntilTheLargestThatThereIsMayHaveNoRoom) {
-  constexpr std::size_t kBlock = 16 << 10, kLargest = 108;
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-  // Its fields and its time are as far as can be from those of an event of zeros.
-  const Event zeros{.kind = EventKind::create, .time = {0}};
-  const Event largest{.kind = EventKind::create,
-                      .heap = {~0U},
-                      .page = {~0U},
-                      .time = {std::numeric_limits<std::int64_t>::min()},
-                      .stream = kMost / 2 + 1,
-                      .other = kMost / 2 + 1,
-                      .address = {kMost / 2 + 1},
-                      .bytes = {kMost / 2 + 1},
-                      .requested = {0},
-                      .sequence = {kMost / 2 + 1},
-                      .duration = {std::numeric_limits<std::int64_t>::min()},
-                      .pool = kMost / 2 + 1,
-                      .stack = ~0U};
-  constexpr std::size_t kSame = 3,
-                        kOther = 4;  // bytes of an event as the last, with another address
-  const auto fill = [&](EventLog& log, std::size_t bytes) {
-    for (; bytes % kSame != 0; bytes -= kOther) {
-      log.push_back({.kind = EventKind::create, .address = {(log.size() + 1) % 50}});
-    }
-    for (; bytes > 0; bytes -= kSame) log.push_back(log.empty() ? zeros : log.back());
-  };
-  for (std::size_t room = kLargest - 2; room < kLargest + 3; ++room) {
-    EventLog log;
-    fill(log, kBlock - room);
-    EXPECT_EQ(log.memory(), kBlock);
-    log.push_back(largest);
-    EXPECT_EQ(log.memory(), room < kLargest ? 2 * kBlock : kBlock) << room;
-    EXPECT_EQ(test::text_of(all_of(log).back()), test::text_of(largest));
-    log.push_back(zeros);
-    EXPECT_EQ(log.memory(), 2 * kBlock) << room << ": the first block has grown";
-  }
-}
-
 TEST(EventLog, TakesLittleMemory) {
   const std::vector<Event> events = usual_events(100'000);
   EXPECT_LT(EventLog{std::span(events)}.memory(), events.size() * 16);

@@ -36,105 +36,6 @@ Event page(EventKind kind, Bytes bytes, HeapId heap = {}) {
   return of_page;
 }
 
-TEST(Gauge, KeepsPeakAndSumOfRises) {
-  Gauge gauge;
-  gauge.add(5);
-  gauge.subtract(3);
-  gauge.add(2);
-  EXPECT_EQ(gauge, (Gauge{4, 5, 7}));
-}
-
-TEST(StatisticsFold, CountsBlocksOfEachHeapAndOfTheDevice) {
-  StatisticsFold fold;
-  const HeapId a{0}, b{1};
-  fold.on_event(block(EventKind::allocate, a, 1024_B, 600_B));
-  fold.on_event(block(EventKind::allocate, b, 512_B, 512_B));
-  fold.on_event(block(EventKind::deallocate, a, 1024_B, 600_B));
-  fold.on_event(block(EventKind::allocate, b, 512_B, 1_B));
-
-  const Statistics all = fold.statistics();
-  EXPECT_EQ(all.live_blocks, (Gauge{2, 2, 3}));
-  EXPECT_EQ(all.live_bytes, (Gauge{1024, 1536, 2048}));
-  EXPECT_EQ(all.requested_bytes, (Gauge{513, 1112, 1113}));
-  ASSERT_EQ(all.heaps.size(), 2u);
-  EXPECT_EQ(all.heaps[0].live_bytes, (Gauge{0, 1024, 1024}));
-  EXPECT_EQ(all.heaps[1].live_bytes, (Gauge{1024, 1024, 1024}));
-  EXPECT_EQ(all.heaps[1].heap, b);
-  EXPECT_EQ(all.heaps[1].stream, 11u);
-}
-
-TEST(StatisticsFold, CountsPagesMappingsAndLeases) {
-  StatisticsFold fold;
-  const HeapId heap{0};
-  fold.on_event(page(EventKind::create, 2_MiB));
-  fold.on_event(page(EventKind::create, 8_MiB));
-  fold.on_event(page(EventKind::map, 2_MiB, heap));
-  fold.on_event(page(EventKind::map, 8_MiB, heap));
-  fold.on_event(page(EventKind::map, 8_MiB, heap));
-  // By the heap that uses its first bytes, and by the one that frees its last.
-  fold.on_event(page(EventKind::lease, 8_MiB, heap));
-  fold.on_event(page(EventKind::unlease, 8_MiB, HeapId{1}));
-  fold.on_event(page(EventKind::unmap, 2_MiB, heap));
-  fold.on_event(page(EventKind::release, 2_MiB));
-  fold.on_event(page(EventKind::trim, 2_MiB));
-
-  const Statistics all = fold.statistics();
-  EXPECT_EQ(all.pages, (Gauge{1, 2, 2}));
-  EXPECT_EQ(all.reserved_bytes, (Gauge{(8_MiB).count, (10_MiB).count, (10_MiB).count}));
-  EXPECT_EQ(all.mappings, (Gauge{2, 3, 3}));
-  EXPECT_EQ(all.mapped_bytes, (Gauge{(16_MiB).count, (18_MiB).count, (18_MiB).count}));
-  EXPECT_EQ(all.leased_bytes, (Gauge{0, (8_MiB).count, (8_MiB).count}));
-  EXPECT_EQ(all.trimmed_bytes, (2_MiB).count);
-}
-
-TEST(StatisticsFold, CountsWaitsFencesAndFailures) {
-  StatisticsFold fold;
-  fold.on_event(event(EventKind::fence, HeapId{0}));
-  fold.on_event(event(EventKind::fence, HeapId{1}));
-  fold.on_event(event(EventKind::stream_wait, HeapId{1}));
-  fold.on_event(event(EventKind::host_wait));
-  fold.on_event(event(EventKind::out_of_memory));
-
-  const Statistics all = fold.statistics();
-  EXPECT_EQ(all.fences, 2u);
-  EXPECT_EQ(all.heaps[0].fences, 1u);
-  EXPECT_EQ(all.stream_waits, 1u);
-  EXPECT_EQ(all.heaps[1].stream_waits, 1u);
-  EXPECT_EQ(all.host_waits, 1u);
-  EXPECT_EQ(all.out_of_memory, 1u);
-}
-
-TEST(StatisticsFold, CountsPlainMemoryApart) {
-  StatisticsFold fold;
-  const HeapId plain{0}, other{1};
-  fold.on_event({.kind = EventKind::heap_open, .plain = true, .heap = plain, .stream = 4});
-  fold.on_event({.kind = EventKind::heap_open, .heap = other, .stream = 5});
-  const auto plain_page = [&](EventKind kind, Bytes bytes) {
-    Event event = page(kind, bytes, plain);
-    event.plain = true;
-    fold.on_event(event);
-  };
-  plain_page(EventKind::create, 6_MiB);
-  plain_page(EventKind::create, 2_MiB);
-  plain_page(EventKind::release, 2_MiB);
-  plain_page(EventKind::lease, 6_MiB);
-  plain_page(EventKind::unlease, 4_MiB);
-  fold.on_event(page(EventKind::create, 16_MiB));
-  fold.on_event(page(EventKind::lease, 16_MiB, other));
-  fold.on_event(block(EventKind::allocate, plain, 1024_B, 1000_B));
-  fold.on_event(block(EventKind::allocate, other, 512_B, 500_B));
-
-  const Statistics all = fold.statistics();
-  EXPECT_EQ(all.reserved_bytes, (Gauge{(22_MiB).count, (22_MiB).count, (24_MiB).count}));
-  EXPECT_EQ(all.plain_bytes, (Gauge{(6_MiB).count, (8_MiB).count, (8_MiB).count}));
-  EXPECT_EQ(all.plain_leased_bytes, (Gauge{(2_MiB).count, (6_MiB).count, (6_MiB).count}));
-  EXPECT_EQ(all.leased_bytes.current, (18_MiB).count);
-  EXPECT_EQ(all.plain_live_bytes, 1024u);
-  EXPECT_EQ(all.live_bytes.current, 1536u);
-  EXPECT_TRUE(all.heaps[0].plain);
-  EXPECT_FALSE(all.heaps[1].plain);
-}
-
 TEST(StatisticsFold, AddsUpPlainMemoryOfSeveralHeaps) {
   StatisticsFold fold;
   for (const std::uint32_t i : {0u, 1u}) {
@@ -162,17 +63,6 @@ TEST(StatisticsFold, CountsWaitsForTheWorkOfAllStreamsApart) {
   ASSERT_EQ(all.heaps.size(), 1u);
   EXPECT_EQ(all.heaps[0].stream_waits, 3u);
   EXPECT_EQ(all.heaps[0].context_waits, 2u);
-}
-
-TEST(DeviceFold, PeakOfTheDeviceIsNotTheSumOfTheHeapsPeaks) {
-  DeviceFold device;
-  HeapFold a(device, HeapId{0}, 10), b(device, HeapId{1}, 11);
-  a.on_event(block(EventKind::allocate, HeapId{0}, 4096_B, 4096_B));
-  a.on_event(block(EventKind::deallocate, HeapId{0}, 4096_B, 4096_B));
-  b.on_event(block(EventKind::allocate, HeapId{1}, 1024_B, 1024_B));
-
-  const Statistics all = device.combine({a.statistics(), b.statistics()});
-  EXPECT_EQ(all.live_bytes, (Gauge{1024, 4096, 5120}));
 }
 
 TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
@@ -209,41 +99,6 @@ TEST(DeviceFold, ResettingPeaksStartsThemAtTheCurrentLevel) {
   }
   EXPECT_EQ(all.mappings, (Gauge{0, 0, 2}));
   EXPECT_EQ(all.heaps[0].live_bytes.peak, 512u);
-}
-
-TEST(DeviceFold, HeapsOfManyThreadsAddUpExactly) {
-  constexpr int kThreads = 4, kRounds = 20000;
-  DeviceFold device;
-  Mutex locks[kThreads];
-  std::deque<HeapFold> heaps;
-  for (std::uint32_t i = 0; i < kThreads; ++i) {
-    heaps.emplace_back(device, HeapId{i}, i, false, &locks[i]);
-  }
-  std::vector<std::thread> threads;
-  for (std::uint32_t i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&heap = heaps[i], &mutex = locks[i], id = HeapId{i}] {
-      const auto counts = [&](const Event& event) {
-        const MutexLock lock(mutex);
-        heap.on_event(event);
-      };
-      counts(block(EventKind::allocate, id, 1024_B, 1000_B));
-      for (int round = 0; round < kRounds; ++round) {
-        counts(block(EventKind::allocate, id, 512_B, 500_B));
-        counts(block(EventKind::deallocate, id, 512_B, 500_B));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-
-  std::vector<HeapStatistics> parts;
-  for (const HeapFold& heap : heaps) parts.push_back(heap.statistics());
-  const Statistics all = device.combine(parts);
-  EXPECT_EQ(all.live_blocks.current, 4u);
-  EXPECT_EQ(all.live_blocks.total, std::uint64_t{kThreads} * (kRounds + 1));
-  EXPECT_EQ(all.live_bytes.current, 4096u);
-  EXPECT_GE(all.live_bytes.peak, 4096u + 512u);
-  EXPECT_LE(all.live_bytes.peak, 4096u + 4 * 512u);
-  EXPECT_EQ(all.requested_bytes.current, 4000u);
 }
 
 // Heaps are read one after the other: what goes from one to the next meanwhile must not count

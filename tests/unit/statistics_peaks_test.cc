@@ -166,23 +166,6 @@ TEST(DeviceFold, PeaksAreExactInEverySequentialProgram) {
   }
 }
 
-// A block in one heap that goes as another heap's comes: the sum never rises.
-TEST(DeviceFold, BytesThatMoveFromHeapToHeapRaiseNoPeak) {
-  DeviceFold device;
-  std::deque<HeapFold> heaps;
-  for (std::uint32_t i = 0; i < 8; ++i) heaps.emplace_back(device, HeapId{i}, i);
-  allocate(heaps[0], 1_MiB, 1_MiB);
-  for (std::size_t i = 1; i < 80; ++i) {
-    deallocate(heaps[(i - 1) % 8], 1_MiB, 1_MiB);
-    allocate(heaps[i % 8], 1_MiB, 1_MiB);
-  }
-  std::vector<HeapStatistics> parts;
-  for (const HeapFold& heap : heaps) parts.push_back(heap.statistics());
-  const Statistics all = device.combine(parts);
-  EXPECT_EQ(all.live_blocks, (Gauge{1, 1, 80}));
-  EXPECT_EQ(all.live_bytes, (Gauge{(1_MiB).count, (1_MiB).count, (80_MiB).count}));
-}
-
 TEST(DeviceFold, PeaksAreExactWhereHeapsAreLeftAloneAndUsedAgain) {
   DeviceFold device;
   std::deque<HeapFold> heaps;
@@ -223,41 +206,6 @@ TEST(DeviceFold, AHeapThatIsGoneTakesNoPartInLaterPeaks) {
   const Statistics all = device.combine({stays.statistics()});
   EXPECT_EQ(all.live_bytes, (Gauge{6144, 6144, 6144}));
   EXPECT_EQ(all.live_blocks, (Gauge{2, 2, 2}));
-}
-
-TEST(HeapFold, OneHeapsPeaksMayStartAnewAlone) {
-  DeviceFold device;
-  HeapFold heap(device, HeapId{0}, 10), other(device, HeapId{1}, 11);
-  allocate(heap, 8_KiB, 8_KiB);
-  allocate(other, 8_KiB, 8_KiB);
-  deallocate(heap, 8_KiB, 8_KiB);
-  heap.reset_peaks();
-  allocate(heap, 2_KiB, 2_KiB);
-  deallocate(heap, 2_KiB, 2_KiB);
-  EXPECT_EQ(heap.statistics().live_bytes, (Gauge{0, 2048, 10240}));
-  const Statistics all = device.combine({heap.statistics(), other.statistics()});
-  EXPECT_EQ(all.live_bytes, (Gauge{8192, 16384, 18432}));
-}
-
-// One thread at a time: exact, whichever thread it is.
-TEST(DeviceFold, PeaksOfThreadsThatTakeTurnsAreExact) {
-  LockedFolds heaps(2);
-  const auto pairs = [&](std::size_t heap) {
-    for (int i = 0; i < 100; ++i) {
-      heaps.allocate(heap, 10_GiB);
-      heaps.deallocate(heap, 10_GiB);
-    }
-  };
-  for (int turn = 0; turn < 20; ++turn) {
-    pairs(0);
-    std::thread([&] { pairs(1); }).join();
-  }
-  EXPECT_EQ(heaps.device.combine({}).live_bytes.peak, (10_GiB).count);
-  heaps.allocate(0, 10_GiB);
-  std::thread([&] { heaps.allocate(1, 10_GiB); }).join();
-  heaps.deallocate(0, 10_GiB);
-  heaps.deallocate(1, 10_GiB);
-  EXPECT_EQ(heaps.device.combine({}).live_bytes.peak, (20_GiB).count);
 }
 
 // It keeps its bounds where it was found at work, but not for ever.
