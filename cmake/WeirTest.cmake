@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...] [ALONE]
+# weir_test(NAME source... [LIBS target...] [TIMEOUT seconds] [LABELS label...]
 #           [ONE_THREAD])
 #
 # A GoogleTest program; each TEST in it becomes one ctest test, NAME.Suite.Test. It runs in the
 # source root, so that it finds bench/traces/; includes read "tests/...". TIMEOUT is for each TEST,
 # 120 s unless said; under a sanitizer, which slows a test down by up to twenty times, five times as
-# much. ALONE: its sources name things alike, so that each is compiled alone, whatever
-# CMAKE_UNITY_BUILD says. ONE_THREAD: there is never another, in no program that it starts either, or
-# other tests run it too; the thread sanitizer has nothing more to see there, and its builds leave
-# the test out.
+# much. ONE_THREAD: there is never another, in no program that it starts either, or other tests run it
+# too; the thread sanitizer has nothing more to see there, and its builds leave the test out.
 include_guard(GLOBAL)
 include(GoogleTest)
 
@@ -57,13 +55,8 @@ target_precompile_headers(
                             <functional> <map> <memory> <optional> <random> <set> <sstream> <string>
                             <thread> <vector>)
 
-# weir_test_optimised(source...): the exceptions.
-function(weir_test_optimised)
-  set_source_files_properties(${ARGV} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS -O1)
-endfunction()
-
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;ONE_THREAD" "TIMEOUT" "LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD" "TIMEOUT" "LIBS;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -75,9 +68,6 @@ function(weir_test name)
   target_precompile_headers(${name} REUSE_FROM weir_test_headers)
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
-  if(arg_ALONE)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  endif()
   if(arg_ONE_THREAD AND WEIR_SANITIZE MATCHES "thread")
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     return()

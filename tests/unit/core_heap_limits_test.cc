@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
-#include "tests/unit/core_test_access.h"
 
 namespace weir {
 namespace {
@@ -24,27 +22,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 class HeapSizes : public CoreHeap {};
-
-TEST_F(HeapSizes, ZeroBytesAreNullAndTakeNothing) {
-  DeviceHeap heap(device_);
-  EXPECT_EQ(allocate(heap, 0_B, a_), nullptr);
-  EXPECT_TRUE(heap.deallocate(nullptr).ok());
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-  EXPECT_EQ(heap.statistics().live_blocks.total, 0u);
-}
-
-TEST_F(HeapSizes, OneByteIsOneGrainOfItsOwn) {
-  DeviceHeap heap(device_);
-  void* const first = allocate(heap, 1_B, a_);
-  void* const second = allocate(heap, 1_B, a_);
-  EXPECT_EQ(heap.find(first)->bytes, kGrain);
-  EXPECT_EQ(heap.find(first)->requested, 1_B);
-  EXPECT_EQ(Address::of(first).value % kGrain.count, 0u);
-  EXPECT_GE(std::max(Address::of(first), Address::of(second)) -
-                std::min(Address::of(first), Address::of(second)),
-            kGrain);
-  EXPECT_EQ(device_.physical_bytes(), 2_MiB);
-}
 
 TEST_F(HeapSizes, EverySizeAroundTheBorderOfSmallBlocksIsServed) {
   DeviceHeap heap(device_);
@@ -97,56 +74,7 @@ TEST_F(HeapSizes, TheWholeDeviceIsServed) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
-// So that one that is given back, or waited for, is a small part of all.
-TEST_F(HeapSizes, PagesOfALargeHeapAreOf30MiB) {
-  DeviceHeap heap(device_);
-  (void)allocate(heap, 40_GiB, a_);
-  Bytes most;
-  for (const PageInfo& page : heap.snapshot().pages) most = std::max(most, page.bytes);
-  EXPECT_EQ(most, 30_MiB);
-}
-
 class HeapLimits : public CoreHeap {};
-
-TEST_F(HeapLimits, NoMoreThanTheLimitIsEverHeld) {
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
-    SimDevice device;
-    const std::array streams{device.new_stream(), device.new_stream(), device.new_stream()};
-    const Bytes limit = 101_MiB;  // no multiple of a page
-    {
-      DeviceHeap heap(device, {.limit = limit, .reuse = policy});
-      std::mt19937_64 random(9);
-      std::vector<void*> live;
-      std::uint64_t refused = 0;
-      for (int i = 0; i < 3000; ++i) {
-        if (!live.empty() && random() % 9 < 4) {
-          std::swap(live[random() % live.size()], live.back());
-          free(heap, live.back());
-          live.pop_back();
-          continue;
-        }
-        const Bytes size{1 + random() % (random() % 2 == 0 ? 100'000 : 9'000'000)};
-        const Result<void*> block = heap.allocate(size, streams[random() % 3]);
-        ASSERT_LE(device.physical_bytes(), limit);
-        if (block.ok()) {
-          live.push_back(*block);
-        } else {
-          ++refused;
-          ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory);
-        }
-        if (i % 100 == 0) {
-          ASSERT_THAT(heap.validate(), IsEmpty());
-        }
-      }
-      EXPECT_GT(refused, 0u);
-      EXPECT_EQ(device.host_waits(), 0u);
-    }
-    EXPECT_EQ(device.physical_bytes(), 0_B);
-    EXPECT_EQ(device.live().mappings, 0u);
-    EXPECT_EQ(device.live().reservations, 0u);
-    EXPECT_EQ(device.live().events, 0u);
-  }
-}
 
 TEST_F(HeapLimits, WhatIsHeldAboveALoweredLimitGoesAsItBecomesIdle) {
   DeviceHeap heap(device_);
@@ -166,34 +94,6 @@ TEST_F(HeapLimits, WhatIsHeldAboveALoweredLimitGoesAsItBecomesIdle) {
   heap.set_limit(0_B);
   EXPECT_NE(allocate(heap, 256_MiB, a_), nullptr);
   free(heap, third);
-}
-
-TEST_F(HeapLimits, ALimitThatIsNotReachedTakesNoCachedBlock) {
-  DeviceHeap heap(device_);
-  free(heap, allocate(heap, 1_MiB, a_));
-  const auto& cached = TestAccess::kept(TestAccess::stream_heap(heap, 0));
-  ASSERT_EQ(cached, 1u);
-  heap.set_limit(Bytes{heap.statistics().reserved_bytes.current});
-  EXPECT_EQ(cached, 1u);
-  heap.set_limit(0_B);
-  EXPECT_EQ(cached, 1u);
-  heap.set_limit(1_B);
-  EXPECT_EQ(cached, 0u);
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-}
-
-TEST_F(HeapLimits, ALoweredLimitTakesNothingFromRunningWork) {
-  DeviceHeap heap(device_);
-  void* const block = allocate(heap, 64_MiB, a_);
-  write(a_, block, 64_MiB, 10_ms);
-  free(heap, block);
-  heap.set_limit(32_MiB);
-  EXPECT_EQ(device_.physical_bytes(), 64_MiB);
-  device_.advance(20_ms);
-  free(heap, allocate(heap, 512_KiB, a_));
-  EXPECT_LE(device_.physical_bytes(), 32_MiB);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
 class HeapTrim : public CoreHeap {};
@@ -219,18 +119,6 @@ TEST_F(HeapTrim, GivesBackIdlePagesWhoseWorkIsDoneAndWaitsForNone) {
   free(heap, live);
 }
 
-TEST_F(HeapTrim, WaitsForTheFencesOfOtherStreamsToo) {
-  DeviceHeap heap(device_);
-  void* const block = allocate(heap, 16_MiB, a_);
-  write(b_, block, 16_MiB, 10_ms);
-  ASSERT_TRUE(heap.fence(block, b_).ok());
-  free(heap, block);
-  EXPECT_EQ(*heap.trim(), 0_B);
-  device_.advance(20_ms);
-  EXPECT_EQ(*heap.trim(), 16_MiB);
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
 TEST_F(HeapTrim, KeepsWhatItIsToldToKeep) {
   DeviceHeap heap(device_);
   std::vector<void*> blocks;
@@ -252,19 +140,6 @@ TEST_F(HeapTrim, GivesTheLargestPagesBackFirst) {
   free(heap, large);
   EXPECT_EQ(*heap.trim(4_MiB), 4_MiB);
   EXPECT_EQ(device_.physical_bytes(), 2_MiB);
-}
-
-TEST_F(HeapTrim, MemoryThatWasGivenBackIsHadAgain) {
-  DeviceHeap heap(device_);
-  for (int round = 0; round < 5; ++round) {
-    void* const block = allocate(heap, 24_MiB, a_);
-    write(a_, block, 24_MiB);
-    free(heap, block);
-    device_.advance(10_ms);
-    EXPECT_EQ(*heap.trim(), 24_MiB);
-    EXPECT_EQ(device_.live().handles, 0u);
-  }
-  EXPECT_THAT(device_.races(), IsEmpty());
 }
 
 class HeapMappings : public CoreHeap {
@@ -309,13 +184,6 @@ TEST_F(HeapMappings, FewMappingsAreMadeToDoByGivingUpAliases) {
   DeviceHeap heap(device_, {.limit = 80_MiB, .most_mappings = 128});
   EXPECT_EQ(run(heap, 128), 0u);
   EXPECT_GT(device_.calls(DeviceCall::unmap), 0u);
-}
-
-TEST_F(HeapMappings, WithoutACeilingTheSameProgramHasMoreAndGivesUpNone) {
-  DeviceHeap heap(device_, {.limit = 80_MiB});
-  EXPECT_EQ(run(heap, 400'000), 0u);
-  EXPECT_GT(heap.statistics().mappings.peak, 128u);
-  EXPECT_EQ(device_.calls(DeviceCall::unmap), 0u);
 }
 
 TEST_F(HeapMappings, TooFewMappingsAreAnErrorAndNothingBreaks) {

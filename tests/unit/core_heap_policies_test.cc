@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <random>
-#include <utility>
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
@@ -97,95 +94,6 @@ TEST_F(HeapPolicies, BalancedGrowsWhereThatCostsNothingAndTheFenceIsRecent) {
   const Outcome old = run(ReusePolicy::balanced, kManyWeights, 0_B, 100);
   EXPECT_TRUE(old.same_place);
   EXPECT_EQ(old.waits, 1u);
-}
-
-// A step of random lengths on one stream, whose activations live until the end, or one that hands
-// its input to another stream. The host queues far ahead.
-class HeapSoaks : public CoreHeap {
- protected:
-  void train(DeviceHeap& heap, Bytes unit) {
-    std::vector<void*> kept;
-    for (const std::uint64_t units : {1, 3, 1, 1, 4, 4, 1, 1}) {
-      void* const temporary = allocate(heap, unit * units, a_);
-      kept.push_back(allocate(heap, unit * units, a_));
-      write(a_, kept.back(), unit * units);
-      free(heap, temporary);
-    }
-    for (auto block = kept.rbegin(); block != kept.rend(); ++block) {
-      free(heap, allocate(heap, unit, a_));
-      free(heap, *block);
-    }
-  }
-  void serve(DeviceHeap& heap, Bytes unit, Stream side) {
-    void* const given = allocate(heap, unit, a_);
-    write(a_, given, unit);
-    write_after(side, a_, given, unit, 1_ms);
-    for (const std::uint64_t units : {3, 1, 4, 4, 1}) {
-      void* const block = allocate(heap, unit * units, side);
-      write(side, block, unit * units);
-      free(heap, block);
-    }
-    EXPECT_TRUE(heap.fence(given, side).ok());
-    free(heap, given);
-  }
-  void soak(DeviceHeap& heap, int steps, Bytes largest) {
-    std::mt19937_64 random(8);
-    for (int i = 0; i < steps; ++i) {
-      const Bytes unit = round_up(256_KiB + Bytes{random() % largest.count}, 512_B);
-      if (random() % 2 == 0) {
-        train(heap, unit);
-      } else {
-        serve(heap, unit, random() % 2 == 0 ? b_ : c_);
-      }
-    }
-    EXPECT_EQ(heap.statistics().host_waits, 0u);
-    EXPECT_THAT(device_.races(), IsEmpty());
-    EXPECT_THAT(heap.validate(), IsEmpty());
-    device_.finish();
-  }
-  static double ratio(const DeviceHeap& heap) {
-    const Statistics statistics = heap.statistics();
-    return static_cast<double>(statistics.reserved_bytes.peak) /
-           static_cast<double>(statistics.live_bytes.peak);
-  }
-};
-
-TEST_F(HeapSoaks, AndBalancedHoldsATenthBesideWhatMovingLeaves) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  soak(heap, 2000, 16_MiB);
-  EXPECT_LE(ratio(heap), 1.13);
-}
-
-// Blocks that stay keep pages from other streams, so that moving does not save what it is to save.
-TEST_F(HeapSoaks, AndBalancedHoldsNoTenthBesideTheSlackWhereMovingWasGivenUp) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::balanced});
-  for (int i = 0; i < 6; ++i) {
-    for (const Stream stream : {a_, b_, c_}) {
-      void* const between = allocate(heap, 6_MiB, stream);
-      (void)allocate(heap, 512_KiB, stream);
-      free(heap, between);
-    }
-  }
-  soak(heap, 2000, 8_MiB);
-  EXPECT_LE(ratio(heap), 1.16);
-}
-
-TEST_F(HeapPolicies, WaitCreatesNothingWhileFreeMemoryFits) {
-  DeviceHeap heap(device_, {.reuse = ReusePolicy::wait});
-  free(heap, allocate(heap, 256_MiB, a_));
-  const std::uint64_t created = device_.calls(DeviceCall::create);
-  std::mt19937_64 random(6);
-  for (int round = 0; round < 100; ++round) {
-    std::vector<void*> blocks;
-    for (int i = 0; i < 8; ++i) {
-      blocks.push_back(allocate(heap, 1_MiB * (1 + random() % 31), a_));
-      ASSERT_TRUE(device_.launch(b_, 200_us).ok());
-    }
-    ASSERT_TRUE(heap.fence(blocks, b_).ok());
-    for (void* const block : blocks) free(heap, block);
-  }
-  EXPECT_EQ(device_.calls(DeviceCall::create), created);
-  EXPECT_EQ(device_.host_waits(), 0u);
 }
 
 }  // namespace

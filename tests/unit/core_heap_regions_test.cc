@@ -94,15 +94,6 @@ class HeapRegions : public CoreHeap {
   }
 };
 
-TEST_F(HeapRegions, TheFirstHasRoomForAnyDevice) {
-  SmallRegions device(device_, 1024_TiB);
-  DeviceHeap heap(device);
-  for (int i = 0; i < 5; ++i) (void)allocate(heap, 28_GiB, a_);
-  EXPECT_THAT(device.regions, SizeIs(1));
-  EXPECT_EQ(device.regions[0].size, 256_GiB);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
 TEST_F(HeapRegions, WhereOneIsFullTheRowGoesOnInAnother) {
   SmallRegions device(device_, kRegion);
   DeviceHeap heap(device);
@@ -178,19 +169,6 @@ TEST_F(HeapRegions, OneBelowTheFirstServesAsWell) {
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
-TEST_F(HeapRegions, AreLessEachWhereThereAreMany) {
-  SmallRegions device(device_, 1024_TiB);
-  DeviceHeap heap(device);
-  // Each request has no room in the last region. (The simulated device has no room for all.)
-  for (int i = 0; i < 65; ++i) {
-    fill_row(heap);
-    (void)allocate(heap, 2_MiB, a_);
-  }
-  ASSERT_THAT(device.sizes, SizeIs(65));
-  EXPECT_EQ(device.sizes[63], 256_GiB);
-  EXPECT_EQ(device.sizes[64], 32_GiB);
-}
-
 // Pages that could not be mapped go to the row's end with the next request's own.
 TEST_F(HeapRegions, ANewOneHasRoomForThePagesThatAreHeldToo) {
   SmallRegions device(device_, kRegion * 2);
@@ -219,19 +197,6 @@ TEST_F(HeapRegions, ADeviceWithFewAddressesIsAskedForLess) {
     free(heap, block);
     EXPECT_THAT(heap.validate(), IsEmpty());
   }
-}
-
-TEST_F(HeapRegions, WithNoAddressesARequestFailsAndNothingIsLost) {
-  SmallRegions device(device_, kRegion);
-  DeviceHeap heap(device);
-  void* const block = allocate(heap, 3_GiB, a_);
-  const Result<void*> refused = heap.allocate(5_GiB, a_);  // in no region
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::device);
-  EXPECT_EQ(device_.physical_bytes(), 3_GiB);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  EXPECT_NE(allocate(heap, 512_MiB, a_), nullptr);
-  free(heap, block);
 }
 
 // A scripted fault at each reservation of a program, one at a time.

@@ -3,12 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,105 +54,6 @@ TEST_F(HeapReuse, APageIsLeasedByItsFirstUserUntilNobodyUsesIt) {
   EXPECT_EQ(heap.statistics().leased_bytes.current, 0u);
   EXPECT_EQ(leases.begun, (std::vector{a, a}));
   EXPECT_EQ(leases.ended, (std::vector{a, b}));
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-TEST_F(HeapReuse, ALeaseMovesWithOneStreamWaitAndNoHostWait) {
-  DeviceHeap heap(device_, {.limit = 64_MiB});
-  void* const first = allocate(heap, 64_MiB, a_);
-  write(a_, first, 64_MiB, 5_ms);
-  free(heap, first);
-  void* const second = allocate(heap, 64_MiB, b_);
-  write(b_, second, 64_MiB, 1_ms);
-
-  EXPECT_EQ(device_.calls(DeviceCall::wait), 1u);
-  EXPECT_EQ(device_.calls(DeviceCall::record), 1u);
-  EXPECT_EQ(device_.calls(DeviceCall::synchronize), 0u);
-  EXPECT_EQ(device_.calls(DeviceCall::unmap), 0u);
-  EXPECT_EQ(device_.physical_peak(), 64_MiB);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  free(heap, second);
-}
-
-TEST_F(HeapReuse, AFreedBlockServesItsOwnStreamAtOnceAndWaitsForItsFence) {
-  DeviceHeap heap(device_);
-  void* const first = allocate(heap, 64_MiB, a_);
-  write(a_, first, 64_MiB);
-  write_after(b_, a_, first, 64_MiB, 5_ms);
-  ASSERT_TRUE(heap.fence(first, b_).ok());
-  free(heap, first);
-  const std::uint64_t waits = device_.calls(DeviceCall::wait);
-  void* const next = allocate(heap, 64_MiB, a_);
-  write(a_, next, 64_MiB);
-  EXPECT_EQ(next, first);
-  EXPECT_EQ(device_.calls(DeviceCall::wait), waits + 1);
-  EXPECT_EQ(device_.host_waits(), 0u);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  free(heap, next);
-}
-
-TEST_F(HeapReuse, ASmallBlockWaitsForItsFenceToo) {
-  DeviceHeap heap(device_);
-  void* const keep = allocate(heap, 1_KiB, a_);
-  void* const first = allocate(heap, 4_KiB, a_);
-  write(a_, first, 4_KiB);
-  write_after(b_, a_, first, 4_KiB, 5_ms);
-  ASSERT_TRUE(heap.fence(first, b_).ok());
-  free(heap, first);
-  void* const next = allocate(heap, 4_KiB, a_);
-  write(a_, next, 4_KiB);
-  EXPECT_EQ(next, first);
-  EXPECT_EQ(heap.statistics().stream_waits, 1u);
-  EXPECT_THAT(device_.races(), IsEmpty());
-  free(heap, next);
-  free(heap, keep);
-}
-
-TEST_F(HeapReuse, BlocksShareAPageThroughDifferentAddressesByteForByte) {
-  DeviceHeap heap(device_, {.limit = 64_MiB});
-  std::vector<void*> blocks;
-  for (int i = 0; i < 16; ++i) blocks.push_back(allocate(heap, 4_MiB, a_));
-  for (std::size_t i = 0; i < 16; i += 2) free(heap, std::exchange(blocks[i], nullptr));
-  std::erase(blocks, nullptr);
-  std::map<void*, Bytes> live;
-  for (void* const block : blocks) live[block] = 4_MiB;
-  // 32 MiB are free, in pieces of 4 MiB: five blocks of 6 MiB fit only if they share pages.
-  for (int i = 0; i < 5; ++i) live[allocate(heap, 6_MiB, a_)] = 6_MiB;
-
-  std::map<PhysicalHandle, std::vector<Segment>> by_page;
-  for (const auto& [block, size] : live) {
-    Bytes found;
-    for (const Segment& segment : device_.translate(Address::of(block), size)) {
-      found += segment.bytes;
-      for (const Segment& other : by_page[segment.handle]) {
-        EXPECT_TRUE(segment.offset + segment.bytes <= other.offset ||
-                    other.offset + other.bytes <= segment.offset);
-      }
-      by_page[segment.handle].push_back(segment);
-    }
-    EXPECT_EQ(found, size);
-  }
-  EXPECT_TRUE(std::any_of(by_page.begin(), by_page.end(),
-                          [](const auto& page) { return page.second.size() > 1; }));
-  EXPECT_GT(heap.statistics().mappings.current, heap.statistics().pages.current);
-  EXPECT_EQ(device_.physical_peak(), 64_MiB);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-TEST_F(HeapReuse, AnotherStreamsIdlePagesAreUsedBeforeTheLimitIsExceeded) {
-  DeviceHeap heap(device_, {.limit = 128_MiB});
-  void* const first = allocate(heap, 128_MiB, a_);
-  write(a_, first, 128_MiB, 5_ms);
-  free(heap, first);
-  std::vector<void*> blocks;
-  for (int i = 0; i < 4; ++i) {
-    blocks.push_back(allocate(heap, 32_MiB, i % 2 == 0 ? b_ : c_));
-    write(i % 2 == 0 ? b_ : c_, blocks.back(), 32_MiB);
-  }
-  EXPECT_EQ(device_.physical_peak(), 128_MiB);
-  EXPECT_EQ(device_.host_waits(), 0u);
-  EXPECT_THAT(device_.races(), IsEmpty());
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
@@ -244,28 +142,6 @@ TEST_F(HeapReuse, NothingIsAllocatedForARetiredStream) {
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(refused.error().message(), testing::HasSubstr(std::to_string(a_.id)));
   free(heap, block);
-}
-
-TEST_F(HeapReuse, AFenceOfManyBlocksIsOneEvent) {
-  DeviceHeap heap(device_);
-  std::vector<void*> blocks;
-  for (const Bytes size : {1_KiB, 4_MiB, 8_MiB, 16_MiB}) blocks.push_back(allocate(heap, size, a_));
-  const std::uint64_t records = device_.calls(DeviceCall::record);
-  ASSERT_TRUE(heap.fence(blocks, b_).ok());
-  EXPECT_EQ(device_.calls(DeviceCall::record), records + 1);
-  EXPECT_EQ(heap.statistics().fences, 4u);
-  for (void* const block : blocks) free(heap, block);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-TEST_F(HeapReuse, AFenceOnTheBlocksOwnStreamCostsNothing) {
-  DeviceHeap heap(device_);
-  void* const block = allocate(heap, 4_MiB, a_);
-  const std::vector<std::uint64_t> before = all_calls();
-  ASSERT_TRUE(heap.fence(block, a_).ok());
-  free(heap, block);
-  EXPECT_EQ(allocate(heap, 4_MiB, a_), block);
-  EXPECT_EQ(all_calls(), before);
 }
 
 TEST_F(HeapReuse, RecordStreamTakesOneFenceAUserWhenTheBlockIsFreed) {

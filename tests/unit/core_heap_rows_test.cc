@@ -147,24 +147,6 @@ TEST_F(HeapRows, AProgramOfEverNewSizesKeepsThemInProportionToItsPages) {
   EXPECT_EQ(device_.live().mappings, heap.statistics().mappings.current);
 }
 
-TEST_F(HeapRows, OnlyAFewDriverCallsAreMadeInOneRequest) {
-  DeviceHeap heap(device_, {});
-  replace_at_random(heap, 6000);
-  age(heap);
-  ASSERT_GT(mappings(heap), most_kept(heap)) << "the program makes too few";
-  std::uint64_t most = 0;
-  for (int i = 0; i < 3000; ++i) {
-    const std::uint64_t before = unmaps();
-    ask(heap, 12);
-    most = std::max(most, unmaps() - before);
-  }
-  EXPECT_GT(most, 0u);
-  EXPECT_LE(most, 12u * 2);
-  EXPECT_LE(mappings(heap), most_kept(heap));
-  EXPECT_GE(mappings(heap), most_kept(heap) - most_kept(heap) / 4) << "and not all";
-  EXPECT_EQ(retired(heap), 0u);
-}
-
 // Where uses need not be told, they may be of any stream.
 TEST_F(HeapRows, NoneGoesBeforeItsUsersWorkIsDone) {
   const Stream unknown = device_.new_stream();
@@ -203,43 +185,6 @@ TEST_F(HeapRows, NoneGoesBeforeItsUsersWorkIsDone) {
   EXPECT_THAT(device_.races(), IsEmpty());
 }
 
-// Nor while a graph is captured, or of pages that a graph uses whenever it is launched.
-TEST_F(HeapRows, ThoseThatGraphsKeepAreNotRetired) {
-  DeviceHeap heap(device_, {});
-  replace_at_random(heap, 6000);
-  PageHeap& pages = TestAccess::pages(heap);
-  pages.idle()->keep_what_is_used();
-  void* const graphs = allocate(heap, 8_MiB, a_);
-  const std::size_t all = mappings(heap);
-  age(heap);
-  const std::uint64_t before = unmaps();
-  ask(heap, 6000);
-  EXPECT_EQ(retired(heap), 0u);
-  pages.idle()->settle_kept(true);
-  free(heap, graphs);
-
-  const auto count_kept = [&] {
-    std::size_t kept = 0;
-    TestAccess::tables(heap).rows.visit_all(
-        [&](const StitchedRow& row) { kept += row.kept() ? 1 : 0; });
-    return kept;
-  };
-  const std::size_t kept = count_kept();
-  EXPECT_GT(kept, 0u);
-  age(heap);
-  ask(heap, 24'000);
-  EXPECT_GT(unmaps(), before) << "those that no graph keeps";
-  EXPECT_LT(mappings(heap), all);
-  EXPECT_EQ(count_kept(), kept);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-
-  pages.idle()->let_go({});
-  age(heap);
-  ask(heap, 24'000);
-  EXPECT_LE(mappings(heap), most_kept(heap));
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
 TEST_F(HeapRows, ADriverThatRefusesToUnmapIsAskedAgain) {
   DeviceHeap heap(device_, {});
   replace_at_random(heap, 6000);
@@ -256,78 +201,6 @@ TEST_F(HeapRows, ADriverThatRefusesToUnmapIsAskedAgain) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
-// Whatever state they are in; and nothing is left behind.
-TEST_F(HeapRows, TheyGoWithTheirPages) {
-  DeviceHeap heap(device_, {});
-  replace_at_random(heap, 6000);
-  age(heap);
-  ask(heap, 1200);
-  EXPECT_GT(retired(heap), 0u);
-  device_.finish();
-  ASSERT_TRUE(heap.trim(0_B).ok());
-  EXPECT_EQ(mappings(heap), 0u);
-  EXPECT_EQ(TestAccess::tables(heap).rows.count(), 0u);
-  EXPECT_EQ(retired(heap), 0u);
-  EXPECT_EQ(heap.statistics().mappings.current, 0u);
-  EXPECT_EQ(device_.live().mappings, 0u);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  replace_at_random(heap, 500);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// Rows that it used last stay until their pages go; the others go as ever.
-TEST_F(HeapRows, AStreamThatIsNoMoreHoldsNoOthers) {
-  DeviceHeap heap(device_, {});
-  replace_at_random(heap, 6000);
-  const Stream gone = device_.new_stream();
-  void* const block = allocate(heap, 16_MiB, gone);
-  write(gone, block, 16_MiB, 1_us);
-  free(heap, block);
-  ASSERT_TRUE(heap.retire(gone).ok());
-  device_.finish();
-  ASSERT_TRUE(device_.destroy_stream(gone).ok());
-  age(heap);
-  ask(heap, 24'000);
-  EXPECT_LE(mappings(heap), most_kept(heap));
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// Pages that came from elsewhere may be larger than what a row lacks.
-TEST_F(HeapRows, ARowWithPagesThatWereHeldIsUsedToItsLastPage) {
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
-    SimDevice device;
-    const Stream a = device.new_stream(), b = device.new_stream();
-    DeviceHeap heap(device, {});
-    random_.seed(seed);
-    std::vector<std::pair<void*, Bytes>> live;
-    Bytes in_use;
-    for (int i = 0; i < 400; ++i) {
-      const Bytes size = 512_KiB * (1 + random_() % 32);
-      for (; in_use + size > 150_MiB; live.pop_back()) {
-        std::swap(live[random_() % live.size()], live.back());
-        const auto [block, bytes] = live.back();
-        in_use -= bytes;
-        if (random_() % 2 == 0) {
-          ASSERT_TRUE(device.launch(b, Reads(block, bytes), 3_ms).ok());
-          ASSERT_TRUE(heap.fence(block, b).ok());
-        }
-        free(heap, block);
-      }
-      if (random_() % 20 == 0) {
-        const Bytes held = 2_MiB * (1 + random_() % 6);
-        TestAccess::pages(heap).idle()->take_from_pool({{*device.create(held), held}});
-      }
-      live.emplace_back(allocate(heap, size, a), size);
-      in_use += size;
-      ASSERT_TRUE(device.launch(a, Writes(live.back().first, size), 10_us).ok());
-      ASSERT_THAT(heap.validate(), IsEmpty()) << "seed " << seed << ", step " << i;
-      device.advance(200_us);
-    }
-  }
-}
-
 // Its earlier work can't be asked about.
 TEST_F(HeapRows, OnesThatACapturedStreamUsedStayWhereMappingsRunShort) {
   DeviceHeap heap(device_, {.most_mappings = 400});
@@ -338,20 +211,6 @@ TEST_F(HeapRows, OnesThatACapturedStreamUsedStayWhereMappingsRunShort) {
   EXPECT_GT(unmaps(), before) << "mappings did not run short";
   EXPECT_TRUE(device_.end_capture(a_).ok()) << "the capture was disturbed";
   EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-// A program that repeats itself pays in its first rounds, however many rows that takes.
-TEST_F(HeapRows, AProgramThatRepeatsItselfLosesNone) {
-  DeviceHeap heap(device_, {});
-  std::vector<std::uint64_t> calls;
-  for (int round = 0; round < 12; ++round) {
-    random_.seed(7);
-    replace_at_random(heap, 6000);
-    if (round == 5) calls = memory_calls();
-  }
-  EXPECT_EQ(memory_calls(), calls);
-  EXPECT_GT(mappings(heap), 2 * most_kept(heap)) << "the program makes too few";
-  EXPECT_EQ(unmaps(), 0u);
 }
 
 }  // namespace

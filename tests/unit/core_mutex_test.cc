@@ -31,47 +31,6 @@ class Mutexes : public testing::Test {};
 using Kinds = testing::Types<Mutex, QueuedMutex>;
 TYPED_TEST_SUITE(Mutexes, Kinds);
 
-TYPED_TEST(Mutexes, OneThreadAtATimeIsInside) {
-  constexpr int kThreads = 16, kRounds = 5'000;
-  TypeParam mutex;
-  std::atomic<int> inside{0};
-  std::uint64_t count = 0;  // guarded by mutex
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&] {
-      for (int round = 0; round < kRounds; ++round) {
-        const ScopedLock<TypeParam> lock(mutex);
-        EXPECT_EQ(inside.fetch_add(1, std::memory_order_relaxed), 0);
-        ++count;
-        inside.fetch_sub(1, std::memory_order_relaxed);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(count, std::uint64_t{kThreads} * kRounds);
-}
-
-TYPED_TEST(Mutexes, WhatIsWrittenInsideIsSeenByTheNext) {
-  constexpr int kRounds = 20'000;
-  TypeParam mutex;
-  std::array<std::uint64_t, 32> words{};  // all the same, outside the lock
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
-      for (int round = 0; round < kRounds; ++round) {
-        const ScopedLock<TypeParam> lock(mutex);
-        const std::uint64_t next = words[0] + 1;
-        for (std::uint64_t& word : words) {
-          ASSERT_EQ(word, next - 1);
-          word = next;
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(words[31], 3u * kRounds);
-}
-
 // From a thread of its own.
 template <class Lockable>
 bool could_be_taken(Lockable& mutex) {
@@ -82,17 +41,6 @@ bool could_be_taken(Lockable& mutex) {
     mutex.unlock();
   }).join();
   return taken;
-}
-
-TYPED_TEST(Mutexes, TryLockTakesItOnlyWhenNobodyHasIt) {
-  TypeParam mutex;
-  if (!mutex.try_lock()) {
-    FAIL() << "nobody had it";
-    return;
-  }
-  EXPECT_FALSE(could_be_taken(mutex));
-  mutex.unlock();
-  EXPECT_TRUE(could_be_taken(mutex));
 }
 
 TYPED_TEST(Mutexes, TryLockAndLockExcludeEachOther) {
@@ -231,34 +179,6 @@ struct Heap {
   CachingHeaps<Heap>::Link link;
   std::atomic<int> taken{0};
 };
-
-TEST(CachingHeaps, AListIsTakenWholeAndOnce) {
-  CachingHeaps<Heap> caching_heaps;
-  EXPECT_EQ(caching_heaps.take(), nullptr);
-  std::array<Heap, 5> heaps;
-  for (Heap& heap : heaps) caching_heaps.push(heap, heap.link);
-  int taken = 0;
-  for (Heap* heap = caching_heaps.take(); heap != nullptr; heap = heap->link.next) {
-    ++heap->taken;
-    ++taken;
-  }
-  EXPECT_EQ(taken, 5);
-  for (const Heap& heap : heaps) EXPECT_EQ(heap.taken.load(), 1);
-  EXPECT_EQ(caching_heaps.take(), nullptr);
-}
-
-TEST(CachingHeaps, AHeapThatIsPutBackIsTakenAgain) {
-  CachingHeaps<Heap> caching_heaps;
-  std::array<Heap, 3> heaps;
-  for (Heap& heap : heaps) caching_heaps.push(heap, heap.link);
-  for (Heap* heap = caching_heaps.take(); heap != nullptr;) {
-    Heap* const next = heap->link.next;
-    if (heap == &heaps[1]) caching_heaps.push(*heap, heap->link);
-    heap = next;
-  }
-  EXPECT_EQ(caching_heaps.take(), &heaps[1]);
-  EXPECT_EQ(heaps[1].link.next, nullptr);
-}
 
 TEST(CachingHeaps, EveryHeapThatThreadsPushIsTakenExactlyOnce) {
   constexpr std::size_t kThreads = 3, kHeaps = 20'000;

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
@@ -97,40 +96,6 @@ TEST_F(PlainMemory, ABlockLiesWithinOneSegmentThoughTwoAreSideBySide) {
   free(heap_, both);
 }
 
-TEST_F(PlainMemory, AFreedBlockServesAnotherStreamAfterItsFence) {
-  void* const block = allocate(heap_, 64_MiB, one_);
-  write(other_, block, 64_MiB, 5_ms);
-  ASSERT_TRUE(heap_.fence(block, other_).ok());
-  free(heap_, block);
-  void* const next = allocate(heap_, 64_MiB, one_);
-  EXPECT_EQ(next, block);
-  write(one_, next, 64_MiB);
-  EXPECT_EQ(heap_.statistics().stream_waits, 1u);
-  EXPECT_EQ(device_.host_waits(), 0u);
-  free(heap_, next);
-}
-
-TEST_F(PlainMemory, TrimGivesBackTheSegmentsThatAreIdleAndDone) {
-  void* const kept = allocate(heap_, 1_MiB, one_);
-  void* const done = allocate(heap_, 20_MiB, one_);
-  void* const runs = allocate(heap_, 40_MiB, one_);
-  write(one_, done, 20_MiB, 1_us);
-  device_.finish();
-  write(one_, runs, 40_MiB, 5_ms);
-  free(heap_, done);
-  free(heap_, runs);
-  const Result<Bytes> gone = heap_.trim();
-  ASSERT_TRUE(gone.ok());
-  EXPECT_LE(*gone, 20_MiB);  // what is done, or nothing: the stream's later work is not
-  device_.finish();
-  ASSERT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(held(), 2_MiB);
-  EXPECT_EQ(device_.physical_bytes(), 2_MiB);
-  EXPECT_FALSE(heap_.owns(runs));
-  EXPECT_TRUE(heap_.owns(kept));
-  free(heap_, kept);
-}
-
 TEST_F(PlainMemory, MemoryOfOthersNearbyIsNotTheHeaps) {
   void* const block = allocate(heap_, 4_MiB, one_);
   const Address foreign = device_.allocate_segment(2_MiB).value();
@@ -143,15 +108,6 @@ TEST_F(PlainMemory, MemoryOfOthersNearbyIsNotTheHeaps) {
   ASSERT_TRUE(device_.free_segment(foreign, 2_MiB).ok());
 }
 
-TEST_F(PlainMemory, IdleSegmentsGoRatherThanBeOutOfMemory) {
-  std::vector<void*> blocks;
-  for (int i = 0; i < 12; ++i) blocks.push_back(allocate(heap_, 80_MiB, one_));
-  for (void* const block : blocks) free(heap_, block);
-  void* const large = allocate(heap_, 900_MiB, one_);
-  EXPECT_LE(held(), 1_GiB);
-  free(heap_, large);
-}
-
 TEST_F(PlainMemory, IdleSegmentsStayWhereAllOfThemWouldNotDo) {
   void* const block = allocate(heap_, 80_MiB, one_);
   void* const busy = allocate(heap_, 300_MiB, one_);
@@ -160,19 +116,6 @@ TEST_F(PlainMemory, IdleSegmentsStayWhereAllOfThemWouldNotDo) {
   EXPECT_FALSE(heap_.allocate(800_MiB, one_).ok());
   EXPECT_EQ(held(), 380_MiB);
   free(heap_, busy);
-}
-
-TEST_F(PlainMemory, KeepsToItsLimitAndSaysWhenThatLeavesNoRoom) {
-  heap_.set_limit(64_MiB);
-  void* const block = allocate(heap_, 40_MiB, one_);
-  void* const small = allocate(heap_, 1_MiB, one_);  // no room for a shared segment
-  EXPECT_LE(held(), 64_MiB);
-  const Result<void*> more = heap_.allocate(30_MiB, one_);
-  ASSERT_FALSE(more.ok());
-  EXPECT_EQ(more.error().code(), ErrorCode::out_of_memory);
-  EXPECT_THAT(more.error().message(), testing::Not(HasSubstr("of it plain"))) << "all of it is";
-  free(heap_, block);
-  free(heap_, small);
 }
 
 TEST_F(PlainMemory, GraphPoolsHaveItTooAndShareWhatIsIdle) {
@@ -208,18 +151,6 @@ class PlainPool : public CoreHeap {
       std::make_unique<GraphPool>(heap_, GraphPoolOptions{.memory = MemoryKind::plain});
   const Stream one_ = device_.new_stream(), other_ = device_.new_stream();
 };
-
-TEST_F(PlainPool, ServesPlainMemoryBesideAHeapOfPages) {
-  void* const plain = allocate_in_pool(40_MiB);
-  void* const paged = allocate(heap_, 40_MiB, one_);
-  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), 1u);
-  EXPECT_GT(device_.calls(DeviceCall::create), 0u);
-  EXPECT_THAT(heap_.parts(plain), SizeIs(1));
-  write(one_, plain, 40_MiB);
-  EXPECT_EQ(heap_.find(plain)->pool, pool_->id());
-  free(heap_, plain);
-  free(heap_, paged);
-}
 
 TEST_F(PlainPool, StatisticsTellItApart) {
   void* const plain = allocate_in_pool(40_MiB);
@@ -277,23 +208,6 @@ TEST_F(PlainPool, IdleMemoryOfTheOtherKindGoesRatherThanBeOutOfMemory) {
     free(heap_, plain);
   }
   EXPECT_LE(device_.physical_bytes(), 1_GiB);
-}
-
-// Memory that has to be waited for, too; and what a callback frees, of whichever kind.
-TEST_F(PlainPool, WhatTheProgramFreesWhenItIsAskedServesRequestsOfTheOtherKind) {
-  void* kept = nullptr;
-  heap_.on_shortage(Shortage::out_of_memory, [&](Bytes) {
-    if (kept != nullptr) free(heap_, std::exchange(kept, nullptr));
-  });
-  kept = allocate(heap_, 800_MiB, other_);
-  write(other_, kept, 800_MiB, 5_ms);
-  void* const plain = allocate_in_pool(800_MiB);
-  EXPECT_EQ(kept, nullptr);
-  write(one_, plain, 800_MiB, 5_ms);
-  kept = plain;
-  void* const paged = allocate(heap_, 800_MiB, other_);
-  EXPECT_EQ(kept, nullptr);
-  free(heap_, paged);
 }
 
 // Until memory is short, or somebody asks.
@@ -367,19 +281,6 @@ TEST_F(PlainPool, IdleMemoryGoesWhenTheLimitIsLowered) {
   free(heap_, live);  // a free keeps to the limit, wherever the idle memory lies
   EXPECT_EQ(segments(), 0u);
   EXPECT_LE(device_.physical_bytes(), 30_MiB);
-}
-
-TEST_F(PlainPool, WhatWasInUseWhenItWasFreedGoesWithTheNextFreeOverALimit) {
-  void* const live = allocate(heap_, 20_MiB, one_);
-  void* const plain = allocate_in_pool(100_MiB);
-  heap_.set_limit(30_MiB);
-  write(other_, plain, 100_MiB, 5_ms);
-  EXPECT_TRUE(heap_.fence(plain, other_).ok());
-  free(heap_, plain);
-  EXPECT_EQ(segments(), 1u);
-  device_.finish();
-  free(heap_, live);
-  EXPECT_EQ(segments(), 0u);
 }
 
 TEST_F(PlainPool, ARequestWithinItsRequestsCallbackIsOfTheHeapsOwnKind) {
@@ -469,28 +370,6 @@ TEST_F(PlainPool, GoesBackToTheDeviceWhenItIsClosed) {
   free(heap_, paged);
 }
 
-TEST_F(PlainPool, CapturesUseItAndTheGraphReplays) {
-  auto binding = pool_->capture([this](Stream stream) { return stream == one_; }, one_);
-  ASSERT_TRUE(binding.ok());
-  ASSERT_TRUE(device_.begin_capture(one_, CaptureMode::relaxed).ok());
-  void* const block = allocate(heap_, 40_MiB, one_);
-  write(one_, block, 40_MiB);
-  free(heap_, block);
-  const GraphHandle graph = device_.end_capture(one_).value();
-  binding->close(/*keep=*/true);
-  const ExecutableHandle launchable = device_.instantiate(graph).value();
-  ASSERT_TRUE(device_.launch_graph(launchable, one_).ok());
-  ASSERT_TRUE(heap_.trim().ok());
-  EXPECT_GT(device_.physical_bytes(), 0_B) << "the graph still uses it";
-  device_.finish();
-  ASSERT_TRUE(device_.destroy_executable(launchable).ok());
-  ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  pool_->release_graph();
-  pool_.reset();
-  ASSERT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-}
-
 // Nobody else may have what it holds, so nothing else asks whether its graphs have gone.
 TEST_F(PlainPool, GivesBackWhatItsGraphsUsedWhileItStaysOpen) {
   auto binding = pool_->capture([this](Stream stream) { return stream == one_; }, one_);
@@ -511,33 +390,6 @@ TEST_F(PlainPool, GivesBackWhatItsGraphsUsedWhileItStaysOpen) {
   EXPECT_GE(heap_.trim(0_B).value(), 40_MiB);
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   EXPECT_EQ(pool_->statistics().kept_bytes, 0_B);
-}
-
-// New memory that the peak leaves room for, rather than what would have to be waited for.
-TEST_F(PlainMemory, ASegmentWithinAHairOfThePeakIsHadOnce) {
-  void* const large = allocate(heap_, 800_MiB, one_);
-  void* const small = allocate(heap_, 2_MiB, one_);
-  EXPECT_EQ(segments(), 2u);
-  EXPECT_EQ(held(), 802_MiB);
-  const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
-  device_.fail(DeviceCall::allocate_segment, 1, ErrorCode::device);
-  const Result<void*> refused = heap_.allocate(2_MiB, one_);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::device);
-  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), before + 1) << "it is not tried again";
-  EXPECT_EQ(held(), 802_MiB);
-  EXPECT_THAT(heap_.validate(), IsEmpty());
-  free(heap_, large);
-  free(heap_, small);
-}
-
-TEST_F(PlainMemory, ASegmentThatTheDeviceDoesNotHaveIsAskedForOnceInEachTry) {
-  heap_.on_shortage(Shortage::out_of_memory, [](Bytes) {});  // one more try
-  void* const most = allocate(heap_, 1_GiB - 1_MiB, one_);
-  const std::uint64_t before = device_.calls(DeviceCall::allocate_segment);
-  EXPECT_FALSE(heap_.allocate(2_MiB, one_).ok());
-  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment) - before, 4u) << "in four tries";
-  free(heap_, most);
 }
 
 TEST_F(PlainMemory, MoreSegmentsThanThereMayBeAreNamed) {

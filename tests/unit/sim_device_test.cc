@@ -399,6 +399,18 @@ TEST(SimMemory, ASegmentThatCanNotBeUsedLeavesNothing) {
   EXPECT_EQ(device.live().reservations, 1u);
 }
 
+TEST(SimMemory, ReservesWhereItIsAskedToUnlessSomethingLiesThere) {
+  SimDevice device;
+  constexpr Address kWanted{std::uint64_t{20} << 40};
+  EXPECT_EQ(*device.reserve_at(kWanted, 256_GiB, 2_MiB), kWanted);
+  const Address beside = *device.reserve_at(kWanted + 255_GiB, 2_GiB, 2_MiB);
+  EXPECT_NE(beside, kWanted + 255_GiB);
+  EXPECT_EQ(*device.reserve_at(kWanted + 256_GiB, 2_MiB, 2_MiB), kWanted + 256_GiB);
+  EXPECT_NE(*device.reserve_at(kWanted + 1_MiB, 2_MiB, 2_MiB), kWanted + 1_MiB) << "not aligned";
+  ASSERT_TRUE(device.unreserve(kWanted, 256_GiB).ok());
+  EXPECT_EQ(*device.reserve_at(kWanted + 1_GiB, 2_MiB, 2_MiB), kWanted + 1_GiB);
+}
+
 TEST(SimMemory, LiesElsewhereInEachProcessThatHasAnotherSeed) {
   SimDevice one({.address_seed = 1}), same({.address_seed = 1}), other({.address_seed = 2});
   const Address at = *one.reserve(256_GiB, 2_MiB);
