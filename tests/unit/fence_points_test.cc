@@ -63,17 +63,6 @@ TEST_F(FencePoints, APointIsOfTheWorkBeforeItAlone) {
   EXPECT_LT(device_.stream_waited(b_), 2_ms);
 }
 
-TEST_F(FencePoints, FencedBlocksMayGoAtOnceAndTheNextUserWaits) {
-  void* const block = written(64_MiB, a_);
-  wait(b_, take({}, a_));
-  read(b_, block, 5_ms);
-  (void)take({block}, b_);
-  free(block);
-  void* const next = written(64_MiB, a_);  // a race, were the fence left out
-  EXPECT_EQ(device_.host_waits(), 0u);
-  free(next);
-}
-
 TEST_F(FencePoints, OrderIsAPointAndItsWaitAtOnce) {
   void* const block = written(4_MiB, a_);
   const std::uint64_t records = device_.calls(DeviceCall::record);
@@ -106,24 +95,6 @@ TEST_F(FencePoints, OrderThatCannotBeIsAnError) {
     expect_error(heap_->order(a_, b_), ErrorCode::device, "");
   }
   EXPECT_TRUE(heap_->order(a_, b_).ok());
-}
-
-TEST_F(FencePoints, BlocksOfGraphPoolsAreFencedToo) {
-  GraphPool pool(*heap_);
-  PoolBinding binding = warm_up(pool, a_);
-  void* const pooled = written(4_MiB, a_);
-  void* const plain = written(4_MiB, c_);
-  wait(b_, take({}, a_));
-  wait(b_, take({}, c_));
-  read(b_, pooled, 5_ms);
-  read(b_, plain, 5_ms);
-  wait(c_, take({pooled, plain}, b_));
-  free(pooled);
-  free(plain);
-  void* const again = written(4_MiB, a_);
-  void* const plain_again = written(4_MiB, c_);
-  free(again);
-  free(plain_again);
 }
 
 TEST_F(FencePoints, AroundPointersAreOfTheBlocksThatTheyPointInto) {
@@ -173,20 +144,6 @@ TEST_F(FencePoints, AroundPointersIntoWhatWasFreedFenceNothing) {
   free(block);
 }
 
-TEST_F(FencePoints, AroundOnePointerEachIsOfEachBlock) {
-  std::byte* blocks[2];
-  for (std::byte*& block : blocks) {
-    block = static_cast<std::byte*>(written(64_MiB, a_));
-  }
-  wait(b_, take({}, a_));
-  for (std::byte* const block : blocks) read(b_, block, 5_ms);
-  const void* const inside[] = {blocks[0] + 5, blocks[1] + 5};
-  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, b_, true);
-  ASSERT_TRUE(fence.ok()) << fence.error().message();
-  for (std::byte* const block : blocks) free(block);
-  for (void* const block : {written(64_MiB, a_), written(64_MiB, a_)}) free(block);  // no race
-}
-
 TEST_F(FencePoints, AroundPointersAreOfPoolsToo) {
   GraphPool pool(*heap_);
   PoolBinding binding = warm_up(pool, a_);
@@ -230,17 +187,6 @@ TEST_F(FencePoints, AroundPointersAreFencedThoughTheDeviceRefusesAnEvent) {
   }
 }
 
-TEST_F(FencePoints, WhatIsNoBlockIsNamedAndNothingIsFenced) {
-  int host = 0;
-  void* const block = written(4_MiB, a_);
-  void* const blocks[] = {block, &host};
-  expect_error(heap_->fence(blocks, b_), ErrorCode::unknown_pointer, "fence");
-  free(block);
-  const std::uint64_t waits = device_.calls(DeviceCall::wait);
-  free(written(4_MiB, a_));
-  EXPECT_EQ(device_.calls(DeviceCall::wait), waits);
-}
-
 TEST_F(FencePoints, MeanNothingInACaptureAndAreRefusedWithoutBreakingIt) {
   touch(b_, Reads(nullptr, 0_B), 1_ms);
   const Fence eager = take({}, b_);
@@ -272,14 +218,6 @@ TEST_F(FencePoints, WhatACaptureLeavesWaitsForItsUsersWorkAfterTheCapture) {
   free(output);
   heap_->set_limit(device_.physical_bytes());
   free(written(4_MiB, c_));  // no race, though there is no other memory
-}
-
-TEST_F(FencePoints, TheEventThatCannotBeRecordedIsAnErrorAndTheBlockStays) {
-  void* const block = written(4_MiB, a_);
-  device_.fail(DeviceCall::record, 1);
-  void* const blocks[] = {block};
-  expect_error(heap_->fence(blocks, b_), ErrorCode::device, "record");
-  free(block);
 }
 
 using Attachments = FencePoints;

@@ -149,22 +149,6 @@ TEST_F(GraphPoolCapture, AnEagerBlockOfTheCapturedStreamFreedMeanwhileWaits) {
   EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
 }
 
-TEST_F(GraphPoolCapture, AnEagerBlockThatTheCaptureReadsWaitsForItsEnd) {
-  GraphPool pool(*heap_);
-  void* const weights = written(32_MiB, b_);
-  device_.finish();
-  CaptureScope capture = begin(pool, a_);
-  read(a_, weights);
-  ASSERT_TRUE(heap_->fence(weights, a_).ok());
-  free(weights);
-  expect_error(heap_->deallocate(weights), ErrorCode::unknown_pointer, "deallocate");
-  void* const other = written(32_MiB, b_);
-  EXPECT_GE(device_.physical_bytes(), 64_MiB) << "the block was given out meanwhile";
-  free(other);
-  Graph graph = end(capture);
-  EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
-}
-
 // Fences are taken when somebody waits for them, which on a captured stream would be too late.
 TEST_F(GraphPoolCapture, MemoryFreedOnAStreamBeforeItsCaptureServesOthersDuringIt) {
   GraphPool pool(*heap_);
@@ -186,43 +170,6 @@ TEST_F(GraphPoolCapture, MemoryFreedOnAStreamBeforeItsCaptureServesOthersDuringI
   expect_no_race();
   for (void* const other : others) free(other);
   free(kept);
-}
-
-// The same between two pools: a launch is work of the stream it was made on.
-TEST_F(GraphPoolCapture, AStreamThatAGraphWasLaunchedOnMayBeCapturedIntoAnotherPool) {
-  GraphPool one(*heap_), two(*heap_);
-  Graph first = small_graph(one, a_, 8_MiB);
-  launch(first, a_);
-  {
-    const PoolBinding binding = warm_up(one, a_);
-    free(written(8_MiB, a_, 3_ms));
-  }
-  CaptureScope capture = begin(two, a_);
-  void* const inside = written(8_MiB, a_);
-  {
-    const PoolBinding binding = warm_up(one, b_);
-    free(written(8_MiB, b_));
-  }
-  free(inside);
-  Graph second = end(capture);
-  EXPECT_NE(second.graph().value, 0u);
-}
-
-TEST_F(GraphPoolCapture, FenceByAnotherCapturedStreamKeepsTheBlockFromTheNext) {
-  GraphPool pool(*heap_);
-  CaptureScope capture = begin(pool, a_);
-  order(a_, b_);
-  void* const block = written(32_MiB, a_);
-  order(a_, b_);
-  read(b_, block);
-  ASSERT_TRUE(heap_->fence(block, b_).ok());
-  free(block);
-  void* const next = written(32_MiB, a_);
-  free(next);
-  order(b_, a_);
-  Graph graph = end(capture);
-  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB) << "reused, by an edge";
-  EXPECT_EQ(wrong_reads(graph), 0u);
 }
 
 TEST_F(GraphPoolCapture, ABlockRecordedOnACapturedStreamServesTheSameCaptureAgain) {
@@ -385,29 +332,6 @@ TEST_F(GraphPoolCapture, ACaptureThatTheDriverDoesNotEndGoesOnAndMayBeEndedAgain
   ASSERT_TRUE(graph.ok()) << graph.error().message();
   EXPECT_TRUE(graph->launch(a_).ok());
   EXPECT_FALSE(capture->end().ok());
-}
-
-class GraphPoolHeapLimit : public GraphPoolCapture {
- protected:
-  GraphPoolHeapLimit() : GraphPoolCapture({.limit = 128_MiB}) {}
-};
-
-TEST_F(GraphPoolHeapLimit, TheHeapsLimitHoldsForItsPoolsTooAndTheCaptureGoesOn) {
-  GraphPool pool(*heap_);
-  void* const eager = written(64_MiB, b_);
-  CaptureScope capture = begin(pool, a_);
-  void* const block = written(48_MiB, a_);
-  expect_error(heap_->allocate(48_MiB, a_), ErrorCode::out_of_memory, "graph pool 1 (");
-  EXPECT_LE(device_.physical_bytes(), 128_MiB);
-  EXPECT_THAT(heap_->validate(), IsEmpty());
-  free(block);
-  free(eager);
-  device_.finish();
-  void* const large = written(100_MiB, a_);
-  EXPECT_LE(device_.physical_peak(), 128_MiB);
-  free(large);
-  Graph graph = end(capture);
-  launch(graph, a_);
 }
 
 // A program that meets each of the calls, which fails at one of them.

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
-#include <array>
 
 #include "tests/property/history.h"
-#include "tests/unit/core_test_access.h"
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/interposed_device.h"
 
@@ -199,25 +197,6 @@ TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusesAltogetherIsTriedAgain) {
   EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
 }
 
-// Then nothing is deferred any more, and the fast paths are open again.
-TEST_F(GraphPoolEdges, ThatFreeIsMadeUpForByTheNextRequest) {
-  GraphPool pool(*heap_);
-  for (const bool in_pool : {false, true}) {
-    ASSERT_TRUE(heap_->trim(0_B).ok());
-    const std::uint64_t records = device_.calls(DeviceCall::record_context);
-    freed_in_vain(pool);
-    ASSERT_EQ(device_.calls(DeviceCall::record_context), records + 1);
-    ASSERT_EQ(heap_->statistics().live_blocks.current, 1u);
-    StreamHeap& heap = TestAccess::stream_heap(*heap_, 0);
-    ASSERT_NE(TestAccess::fast_stream(heap), a_.id) << "each free asks whether it is deferred";
-    void* const next =
-        in_pool ? pool.allocate(1_KiB, b_).value() : heap_->allocate(1_KiB, b_).value();
-    EXPECT_EQ(heap_->statistics().live_blocks.current, 1u) << "the new one";
-    EXPECT_EQ(TestAccess::fast_stream(heap), a_.id);
-    EXPECT_TRUE(heap_->deallocate(next).ok());
-  }
-}
-
 TEST_F(GraphPoolEdges, ABlockThatAnEagerStreamIsSaidToUseServesNoOtherInTheCapture) {
   GraphPool pool(*heap_);
   CaptureScope capture = begin(pool, a_);
@@ -293,60 +272,10 @@ TEST_F(GraphPoolEdges, ManyPoolsOfManyStreamsLeaveAddressesForMore) {
   if (void* const large = allocate(8_GiB, b_)) free(large);
 }
 
-TEST_F(GraphPoolEdges, PoolsThatComeAndGoHaveNoMoreHeapsThanThoseAtOnce) {
-  constexpr std::size_t kAtOnce = 30;
-  for (std::size_t round = 0; round < 5; ++round) {
-    std::vector<std::unique_ptr<GraphPool>> pools;
-    for (std::size_t i = 0; i < kAtOnce; ++i) {
-      pools.push_back(std::make_unique<GraphPool>(*heap_));
-      // As many streams in all, each time in other pools.
-      for (std::size_t stream = 0; stream < 1 + (i + round) % 3; ++stream) {
-        const Stream of = std::array{a_, b_, c_}[stream];
-        const Result<void*> block = pools.back()->allocate(100'000_B, of);
-        ASSERT_TRUE(block.ok()) << block.error().message();
-        EXPECT_TRUE(heap_->deallocate(*block).ok());
-      }
-    }
-    device_.finish();
-  }
-  EXPECT_LE(heap_->statistics().heaps.size(), 2 * kAtOnce);
-}
-
-TEST_F(GraphPoolEdges, TenThousandPoolsHaveMemoryEach) {
-  // (A snapshot holds a lock of each, and ThreadSanitizer knows 64 of a thread.)
-  constexpr std::size_t kPools = test::kThreadSanitizer ? 20 : 10'000;
-  std::vector<std::unique_ptr<GraphPool>> pools;
-  std::vector<void*> blocks;
-  for (std::size_t i = 0; i < kPools && !HasFailure(); ++i) {
-    pools.push_back(std::make_unique<GraphPool>(*heap_));
-    const Result<void*> block = pools.back()->allocate(1_MiB, a_);
-    ASSERT_TRUE(block.ok()) << block.error().message();
-    blocks.push_back(*block);
-  }
-  EXPECT_EQ(heap_->statistics().live_blocks.current, kPools);
-  EXPECT_EQ(heap_->snapshot().blocks.size(), kPools);
-  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
-  if (void* const large = allocate(8_GiB, b_)) free(large);
-  for (void* const block : blocks) EXPECT_TRUE(heap_->deallocate(block).ok());
-  const Result<void*> again = pools[kPools / 2]->allocate(64_MiB, b_);
-  ASSERT_TRUE(again.ok()) << again.error().message();
-  EXPECT_TRUE(heap_->deallocate(*again).ok());
-}
-
 class GraphPoolPressure : public GraphPoolEdges {
  protected:
   GraphPoolPressure() : GraphPoolEdges({.limit = 64_MiB}) {}
 };
-
-TEST_F(GraphPoolPressure, ACaptureGetsWhatAnotherPoolHasIdle) {
-  GraphPool idle(*heap_), pool(*heap_);
-  {
-    const PoolBinding binding = warm_up(idle, b_);
-    free(written(48_MiB, b_));
-  }
-  const Graph graph = small_graph(pool, a_, 48_MiB);
-  EXPECT_EQ(device_.physical_peak(), 48_MiB);
-}
 
 TEST_F(GraphPoolPressure, AWarmUpGetsWhatTheDeviceHeapIsAboutToBeDoneWith) {
   GraphPool pool(*heap_);
@@ -373,13 +302,6 @@ TEST_F(GraphPoolPressure, ACaptureGetsWhatIsFreedEagerlyWhileItGoesOn) {
   free(eager);
   free(written(48_MiB, a_));
   const Graph graph = end(capture);
-}
-
-TEST_F(GraphPoolPressure, WhatAGraphMayUseIsNotGivenAwayUnderPressure) {
-  GraphPool pool(*heap_);
-  Graph graph = small_graph(pool, a_, 48_MiB);
-  expect_error(heap_->allocate(48_MiB, b_), ErrorCode::out_of_memory, "out of memory");
-  launch(graph, a_);
 }
 
 // As another thread would, at the moment at which a capture has begun and its id is not known yet.

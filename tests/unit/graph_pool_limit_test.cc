@@ -26,18 +26,6 @@ TEST_F(GraphPoolLimit, ALowerOneCallsInWhatPoolsDoNotUse) {
   EXPECT_LE(reserved(), (16_MiB).count);
 }
 
-TEST_F(GraphPoolLimit, ALowerOneCallsThatInBesideWhatIsAtHand) {
-  free(allocate(1_KiB, b_));
-  GraphPool pool(*heap_);
-  {
-    const PoolBinding binding = warm_up(pool, a_);
-    free(written(64_MiB, a_));
-  }
-  device_.finish();
-  heap_->set_limit(16_MiB);
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
 // A limit need not be a number of whole pages.
 TEST_F(GraphPoolLimit, OneAByteBelowWhatIsHeldIsKeptTo) {
   void* const block = written(64_MiB, a_);
@@ -87,15 +75,6 @@ TEST_F(GraphPoolLimit, WhatIsTakenOfFreeMemoryMakesNoPoolGrow) {
   EXPECT_EQ(heap_->statistics().out_of_memory, 0u);
 }
 
-TEST_F(GraphPoolLimit, AGraphThatGoesUnderALowerOneGivesItsMemoryToTheDriver) {
-  GraphPool pool(*heap_);
-  Graph graph = small_graph(pool, a_, 64_MiB);
-  heap_->set_limit(16_MiB);
-  EXPECT_EQ(reserved(), (64_MiB).count) << "the graph may be launched";
-  graph = Graph();
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
 TEST_F(GraphPoolLimit, ABlockThatOutlivesItsPoolGoesToTheDriverUnderALowerOne) {
   void* block = nullptr;
   {
@@ -107,15 +86,6 @@ TEST_F(GraphPoolLimit, ABlockThatOutlivesItsPoolGoesToTheDriverUnderALowerOne) {
   EXPECT_EQ(reserved(), (64_MiB).count);
   free(block);
   EXPECT_LE(reserved(), (16_MiB).count);
-}
-
-TEST_F(GraphPoolLimit, UnderALowerOneARequestMayTakeWhatAPoolGivesBack) {
-  GraphPool pool(*heap_);
-  Graph graph = small_graph(pool, a_, 64_MiB);
-  heap_->set_limit(32_MiB);
-  graph = Graph();
-  free(written(32_MiB, b_));
-  EXPECT_LE(reserved(), (32_MiB).count);
 }
 
 TEST_F(GraphPoolLimit, WhatStillRanWhenItWasLoweredGoesWithTheNextFreeOfAnyBlock) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going back to an earlier state of a pool, as PyTorch's trees of graphs do.
 #include <algorithm>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -92,22 +91,6 @@ TEST_F(GraphPoolRestore, BlocksThatWereFreedSinceAreLiveAgainAtTheirPlaces) {
   free_all();
 }
 
-TEST_F(GraphPoolRestore, BlocksThatCameSinceAreDeallocated) {
-  CaptureScope capture = begin(pool(), a_);
-  (void)written(2_MiB, a_);
-  const Graph graph = end(capture);
-  const std::vector<PlacedBlock> state = pool().blocks();
-  CaptureScope next = begin(pool(), a_);
-  (void)written(7_MiB, a_);
-  (void)written(700_B, a_);
-  const Graph second = end(next);
-  EXPECT_EQ(pool().blocks().size(), 3u);
-  restore(state);
-  restore({});
-  restore(state);
-  free_all();
-}
-
 TEST_F(GraphPoolRestore, BlocksOfEveryStreamGoAndComeBack) {
   for (const Stream stream : {a_, b_}) {
     for (const Bytes size : {3_MiB, 1000_B}) (void)pool().allocate(size, stream).value();
@@ -123,24 +106,6 @@ TEST_F(GraphPoolRestore, BlocksOfEveryStreamGoAndComeBack) {
       return each.address == block.address && each.stream == block.stream;
     }));
   }
-  free_all();
-}
-
-TEST_F(GraphPoolRestore, ManyStatesOfManySizesCanBeGoneBackTo) {
-  std::vector<Graph> graphs;
-  std::vector<std::vector<PlacedBlock>> states{{}};
-  for (std::uint64_t i = 0; i < 12; ++i) {
-    CaptureScope capture = begin(pool(), a_);
-    std::vector<void*> scratch;
-    for (std::uint64_t k = 0; k < 9; ++k) {
-      void* const block = written(Bytes{700 + (i * 131 + k * k * k * 37'001) % 3'000'000}, a_);
-      if (k % 3 != 0) scratch.push_back(block);
-    }
-    for (void* const block : scratch) free(block);
-    graphs.push_back(end(capture));
-    states.push_back(pool().blocks());
-  }
-  for (std::size_t i = 0; i < 200; ++i) restore(states[i * 7919 % states.size()]);
   free_all();
 }
 
@@ -222,34 +187,6 @@ TEST_F(GraphPoolRestore, WithoutMemoryForItsBlocksAStateIsRefusedAndAllIsAsItWas
   free(idle);  // the device heap's; it goes first
   restore(state);
   free_all();
-}
-
-TEST_F(GraphPoolRestore, APlaceThatIsTakenIsNamed) {
-  CaptureScope capture = begin(pool(), a_);
-  void* const output = written(2_MiB, a_);
-  const Graph graph = end(capture);
-  std::vector<PlacedBlock> state = pool().blocks();
-  PlacedBlock within = state[0];
-  within.address = within.run = within.address + 1_MiB;
-  within.bytes = within.requested = 1_MiB;
-  state.push_back(within);
-  expect_error(pool().restore(state), ErrorCode::invalid_argument, format(within.address).c_str());
-  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
-  EXPECT_EQ(pool().blocks().size(), 1u);
-  free(output);
-}
-
-TEST_F(GraphPoolRestore, ABlockThatNoPoolCanHaveGivenOutIsRefusedBeforeAnythingChanges) {
-  CaptureScope capture = begin(pool(), a_);
-  void* const output = written(2_MiB, a_);
-  const Graph graph = end(capture);
-  PlacedBlock odd = pool().blocks()[0];
-  odd.requested = 1_MiB;
-  expect_error(pool().restore(std::span(&odd, 1)), ErrorCode::invalid_argument, "is no block");
-  odd = {};
-  expect_error(pool().restore(std::span(&odd, 1)), ErrorCode::invalid_argument, "is no block");
-  EXPECT_EQ(pool().blocks().size(), 1u);
-  free(output);
 }
 
 // Nothing is changed before it is known that every block could be one of the pool's.
@@ -364,30 +301,6 @@ TEST_F(GraphPoolRestore, PlacesThatOverlapAreRefusedAndTheBlocksLiveOn) {
   write(a_, small);
   free(x);
   free(small);
-}
-
-// What was freed before the refusal is had again.
-TEST_F(GraphPoolRestore, ARefusedStateLeavesTheUsersOfBlocksAsTheyWere) {
-  PoolBinding binding = warm_up(pool(), a_);
-  void* const used = written(8_MiB, a_);
-  void* const other = written(4_MiB, a_);
-  binding.close();
-  ASSERT_TRUE(heap_->record_stream(used, b_).ok());
-  const std::vector<PlacedBlock> live = pool().blocks();
-  PlacedBlock whole = live[live[0].address == Address::of(other) ? 0 : 1], half = whole;
-  half.address = half.run = half.run + 2_MiB;
-  half.bytes = half.requested = half.run_bytes = 2_MiB;
-  expect_error(pool().restore(std::vector{whole, half}), ErrorCode::invalid_argument,
-               "can't go back to that state: the block of 2.00 MiB");
-  const HeapSnapshot now = heap_->snapshot();
-  ASSERT_EQ(now.blocks.size(), 2u);
-  for (const BlockInfo& block : now.blocks) {
-    const bool is_used = block.address == Address::of(used);
-    EXPECT_EQ(block.bytes, is_used ? 8_MiB : 4_MiB);
-    EXPECT_EQ(std::count(block.waits_for.begin(), block.waits_for.end(), b_.id), is_used ? 1 : 0);
-  }
-  free(used);
-  free(other);
 }
 
 TEST_F(GraphPoolRestore, IsRefusedDuringACapture) {

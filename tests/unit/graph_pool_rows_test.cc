@@ -3,11 +3,8 @@
 // launched.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <random>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -47,71 +44,6 @@ class PoolRows : public GraphPools {
   std::mt19937_64 random_{7};
   std::vector<std::pair<void*, Bytes>> last_;  // that were live at the end
 };
-
-// Sixteen layers of a prefill in thirteen batch sizes, the smallest first, each captured into the
-// same pool. A graph's output stays, and the next graphs take what it leaves.
-TEST_F(PoolRows, OutputsThatStayLeaveTheNextCapturesAllButAHundredth) {
-  // Of one layer: a block of so many quarters of the batch's hidden state, or, of none, its end.
-  struct Op {
-    int block;
-    unsigned quarters;
-  };
-  constexpr std::array kLayer = std::to_array<Op>(
-      {{1, 8},  {2, 8},  {2, 0},  {3, 8},  {1, 0},   {4, 4},   {5, 4},  {4, 0},   {3, 0},   {6, 4},
-       {7, 2},  {8, 2},  {9, 4},  {10, 2}, {11, 4},  {10, 0},  {12, 4}, {11, 0},  {13, 4},  {9, 0},
-       {12, 0}, {14, 2}, {15, 1}, {16, 2}, {15, 0},  {17, 2},  {16, 0}, {18, 2},  {14, 0},  {17, 0},
-       {6, 0},  {7, 0},  {19, 4}, {20, 4}, {22, 4},  {19, 0},  {20, 0}, {23, 4},  {22, 0},  {13, 0},
-       {18, 0}, {8, 0},  {5, 0},  {24, 4}, {23, 0},  {25, 8},  {26, 8}, {26, 0},  {27, 8},  {25, 0},
-       {28, 4}, {29, 4}, {28, 0}, {27, 0}, {30, 11}, {31, 11}, {30, 0}, {32, 11}, {33, 11}, {31, 0},
-       {32, 0}, {34, 4}, {33, 0}, {29, 0}, {35, 4},  {34, 0},  {24, 0}});
-  GraphPool pool(*heap_);
-  std::vector<Graph> graphs;
-  std::vector<void*> stay;
-  Bytes live, peak;
-  std::unordered_map<void*, Bytes> sizes;
-  const auto take = [&](Bytes bytes) {
-    void* const block = allocate(bytes, a_);
-    live += sizes[block] = bytes;
-    peak = std::max(peak, live);
-    return block;
-  };
-  const auto drop = [&](void* block) {
-    live -= sizes.at(block);
-    sizes.erase(block);
-    free(block);
-  };
-  for (const unsigned batch : {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256}) {
-    const Bytes hidden = 256_KiB * batch;
-    CaptureScope capture = begin(pool, a_);
-    void* const input = take(hidden);
-    if (stay.empty()) stay.push_back(take(32_MiB));  // a library's workspace
-    void* const small = take(4_KiB);
-    void* residual = nullptr;
-    for (int layer = 0; layer < 16; ++layer) {
-      std::unordered_map<int, void*> blocks;
-      for (const auto [block, quarters] : kLayer) {
-        if (quarters > 0) {
-          blocks[block] = take(hidden / 4 * quarters);
-        } else {
-          drop(blocks.at(block));
-        }
-      }
-      if (residual != nullptr) drop(residual);
-      residual = blocks.at(35);
-    }
-    void* const in_float = take(hidden * 2);
-    drop(take(hidden * 2));
-    void* const normal = take(hidden * 2);
-    drop(in_float);
-    void* const rounded = take(hidden);
-    stay.push_back(take(hidden));
-    for (void* const block : {rounded, normal, residual, input, small}) drop(block);
-    graphs.push_back(end(capture));
-  }
-  EXPECT_LE(static_cast<double>(pool.statistics().reserved_bytes.count),
-            1.01 * static_cast<double>(peak.count));
-  for (void* const block : stay) free(block);
-}
 
 TEST_F(PoolRows, PagesThatGraphsUseLoseNone) {
   GraphPool pool(*heap_);

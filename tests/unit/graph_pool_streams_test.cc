@@ -114,18 +114,6 @@ TEST_F(GraphPoolStreams, ARetiredOneMayBeDestroyed) {
   }
 }
 
-TEST_F(GraphPoolStreams, ManyCapturesWithNewStreamsHoldNoMoreMemory) {
-  GraphPool pool(*heap_);
-  (void)forked(pool, device_.new_stream());
-  const Bytes one = pool.statistics().reserved_bytes;
-  for (int i = 0; i < 50; ++i) {
-    const Stream side = device_.new_stream();
-    EXPECT_EQ(wrong_reads(forked(pool, side), 5), 0u);
-    EXPECT_TRUE(device_.destroy_stream(side).ok());
-  }
-  EXPECT_EQ(pool.statistics().reserved_bytes, one);
-}
-
 TEST_F(GraphPoolStreams, WithoutAPoolTheCaptureIsBrokenAndTheErrorSaysIt) {
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   expect_error(heap_->stream(a_.handle), ErrorCode::capture, "captured");

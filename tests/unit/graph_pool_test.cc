@@ -5,60 +5,7 @@
 namespace weir {
 namespace {
 
-class GraphPoolMemory : public test::GraphPools {
- protected:
-  // A training step: activations, a side stream that uses some of them, gradients as they go.
-  void step(Stream main, Stream side) {
-    std::vector<void*> activations;
-    for (std::uint64_t layer = 0; layer < 12; ++layer) {
-      activations.push_back(written(Bytes{(4 + layer % 5 * 3) * (1_MiB).count}, main));
-    }
-    order(main, side);
-    void* const buffer = written(24_MiB, side);
-    read(side, activations.front());
-    order(side, main);
-    free(buffer);
-    while (!activations.empty()) {
-      void* const gradient = written(6_MiB, main);
-      read(main, activations.back());
-      free(activations.back());
-      activations.pop_back();
-      free(gradient);
-    }
-  }
-  // The pool's memory after a warm-up on `warm` (none: no warm-up) and a capture on a_.
-  Bytes reserved_after(const Stream* warm) {
-    GraphPool pool(*heap_);
-    if (warm != nullptr) {
-      PoolBinding binding = *pool.warm_up([](Stream) { return true; });
-      const Stream side = *warm == b_ ? c_ : b_;
-      step(*warm, side);
-      step(*warm, side);
-      binding.close();
-    }
-    peak_ = live_ = 0_B;
-    CaptureScope capture = begin(pool, a_);
-    step(a_, b_);
-    Graph graph = end(capture);
-    expect_no_race();
-    EXPECT_EQ(wrong_reads(graph), 0u);
-    launch(graph, a_);
-    launch(graph, a_);
-    device_.finish();
-    EXPECT_EQ(pool.statistics().kept_bytes, pool.statistics().reserved_bytes);
-    EXPECT_GE(pool.statistics().peak_reserved_bytes, pool.statistics().reserved_bytes);
-    return pool.statistics().reserved_bytes;
-  }
-};
-
-TEST_F(GraphPoolMemory, AWarmUpOnAnyStreamLeavesNothingBehind) {
-  const Bytes none = reserved_after(nullptr);
-  constexpr Bytes page = 16_MiB;  // that the largest but the side stream's takes
-  EXPECT_GE(none, peak_);
-  EXPECT_LE(none, peak_ + device_.granularity());
-  EXPECT_LE(reserved_after(&a_), peak_ + page) << "warmed up on the capture's stream";
-  EXPECT_LE(reserved_after(&b_), peak_ + page) << "warmed up on another";
-}
+using GraphPoolMemory = test::GraphPools;
 
 TEST_F(GraphPoolMemory, StreamsShareMemoryByAnEdgeWhereNothingElseGivesTheOrder) {
   GraphPool pool(*heap_);
@@ -166,39 +113,6 @@ TEST_F(GraphPoolMemory, AnOutputFreedAfterALaunchServesAWarmUpThatWaitsForTheLau
   free(next);
 }
 
-TEST_F(GraphPoolMemory, ALaunchWaitsForEagerWorkInThePool) {
-  GraphPool pool(*heap_);
-  Graph graph = small_graph(pool, a_, 32_MiB);
-  {
-    const PoolBinding binding = warm_up(pool, b_);
-    free(written(32_MiB, b_, 5_ms));
-  }
-  launch(graph, a_);
-  expect_no_race();
-}
-
-TEST_F(GraphPoolMemory, BlocksOnARetiredStreamCountAsLive) {
-  GraphPool pool(*heap_);
-  const PoolBinding binding = warm_up(pool, b_);
-  void* const block = written(8_MiB, b_);
-  ASSERT_TRUE(heap_->retire(b_).ok());
-  EXPECT_EQ(pool.statistics().live_blocks, 1u);
-  EXPECT_EQ(pool.statistics().live_bytes, 8_MiB);
-  free(block);
-}
-
-TEST_F(GraphPoolMemory, ABlockThatIsFreedTwiceIsAnErrorTheSecondTime) {
-  GraphPool pool(*heap_);
-  const PoolBinding binding = warm_up(pool, a_);
-  for (const Bytes size : {1_KiB, 8_MiB}) {
-    void* const kept = allocate(size, a_);
-    void* const block = written(size, a_);
-    free(block);
-    expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
-    free(kept);
-  }
-}
-
 // A user of it would be waited for by every launch.
 TEST_F(GraphPoolMemory, ABlockThatIsFreedHasNoUsersAndNothingWaitsForThem) {
   GraphPool pool(*heap_);
@@ -257,25 +171,6 @@ TEST_F(GraphPoolMemory, AGraphMayGoBeforeItsPool) {
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   Graph again = small_graph(pool, a_, 64_MiB);
   launch(again, b_);
-}
-
-TEST_F(GraphPoolMemory, AGraphThatIsGoneWhileItRunsKeepsItsMemoryUntilItIsDone) {
-  GraphPool pool(*heap_);
-  {
-    CaptureScope capture = begin(pool, a_);
-    free(written(64_MiB, a_, 5_ms));
-    Graph graph = end(capture);
-    launch(graph, c_);
-  }
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_GE(device_.physical_bytes(), 64_MiB);
-  expect_no_race();
-  void* const block = written(64_MiB, b_);
-  expect_no_race();
-  free(block);
-  device_.finish();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
 TEST_F(GraphPoolMemory, AGraphMayOutliveItsPool) {
@@ -353,60 +248,6 @@ TEST_F(GraphPoolMemory, BindingsMayCloseInAnyOrder) {
   free(bound);
   free(eager);
 }
-
-TEST_F(GraphPoolMemory, TenThousandCapturesInOnePoolLeaveNoMoreThanAHundred) {
-  GraphPool pool(*heap_);
-  std::uint64_t mappings = 0, events = 0, handles = 0;
-  std::size_t heaps = 0;
-  for (int i = 0; i < 10'000; ++i) {
-    CaptureScope capture = begin(pool, a_);
-    order(a_, b_);
-    void* const one = written(Bytes{static_cast<std::uint64_t>(1 + i % 7) * 300'000}, a_);
-    free(one);
-    free(written(600_KiB, b_));
-    order(b_, a_);
-    Graph graph = end(capture);
-    if (i % 10 == 0) launch(graph, a_);
-    if (i % 100 == 99) device_.finish();
-    if (i == 199) {
-      mappings = device_.live().mappings, events = device_.live().events;
-      handles = device_.live().handles, heaps = heap_->statistics().heaps.size();
-    }
-  }
-  EXPECT_LE(device_.live().mappings, mappings + 8);
-  EXPECT_LE(device_.live().events, events + 8);
-  EXPECT_LE(device_.live().handles, handles);
-  EXPECT_EQ(heap_->statistics().heaps.size(), heaps);
-}
-
-class GraphPoolMany : public GraphPoolMemory, public testing::WithParamInterface<bool> {};
-
-TEST_P(GraphPoolMany, TwoThousandPoolsOneAfterTheOtherLeaveNoMoreThanAHundred) {
-  const bool running = GetParam();
-  std::uint64_t mappings = 0, events = 0, handles = 0;
-  std::size_t heaps = 0;
-  for (std::uint64_t i = 0; i < 2'000; ++i) {
-    {
-      GraphPool pool(*heap_);
-      EXPECT_EQ(pool.id(), i + 1);
-      Graph graph = small_graph(pool, i % 2 == 0 ? a_ : b_, 5_MiB);
-      launch(graph, c_);
-      if (!running) device_.finish();
-    }
-    device_.finish();
-    if (i == 199) {
-      mappings = device_.live().mappings, events = device_.live().events;
-      handles = device_.live().handles, heaps = heap_->statistics().heaps.size();
-    }
-  }
-  EXPECT_LE(device_.live().mappings, mappings + 8);
-  EXPECT_LE(device_.live().events, events + 8);
-  EXPECT_LE(device_.live().handles, handles);
-  EXPECT_EQ(heap_->statistics().heaps.size(), heaps);
-}
-INSTANTIATE_TEST_SUITE_P(All, GraphPoolMany, testing::Bool(), [](const auto& info) {
-  return info.param ? "DestroyedWhileTheGraphRuns" : "DestroyedWhenItIsDone";
-});
 
 }  // namespace
 }  // namespace weir

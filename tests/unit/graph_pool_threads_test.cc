@@ -29,85 +29,7 @@ class GraphPoolThreads : public test::GraphPools {
     return *block;
   }
   void drop(void* block) { EXPECT_TRUE(heap_->deallocate(block).ok()); }
-
-  // Captures and launches, many times, with an output that lives from one to the next.
-  void capture_many(GraphPool& pool, Stream stream, Stream launcher, std::uint64_t times) {
-    void* output = nullptr;
-    for (std::uint64_t i = 0; i < times; ++i) {
-      Result<CaptureScope> capture = CaptureScope::begin(pool, stream, CaptureMode::thread_local_);
-      ASSERT_TRUE(capture.ok()) << capture.error().message();
-      void* const one = block_on(stream, Bytes{(1 + i % 5) * (3_MiB).count});
-      void* const two = block_on(stream, Bytes{(1 + i % 3) * 70'000});
-      drop(one);
-      if (output != nullptr) drop(output);
-      output = block_on(stream, 2_MiB);
-      drop(two);
-      Result<Graph> graph = capture->end();
-      ASSERT_TRUE(graph.ok()) << graph.error().message();
-      EXPECT_EQ(device_.replay_in_random_order(graph->graph(), i + 1), 0u);
-      EXPECT_TRUE(graph->launch(launcher).ok());
-    }
-    drop(output);
-  }
-  void allocate_until(const std::atomic<bool>& stop, Stream stream, std::uint64_t& done) {
-    std::vector<void*> blocks(8, nullptr);
-    for (std::uint64_t i = 0; i < 100 || !stop.load(); ++i, ++done) {
-      void*& block = blocks[i % blocks.size()];
-      if (block != nullptr) drop(block);
-      block = block_on(stream, Bytes{(1 + i % 11) * (i % 2 == 0 ? 5'000 : 1'300'000)});
-    }
-    for (void* const block : blocks) {
-      if (block != nullptr) drop(block);
-    }
-  }
 };
-
-TEST_F(GraphPoolThreads, TwoCaptureIntoPoolsOfTheirOwnWhileOthersAllocate) {
-  GraphPool first(*heap_), second(*heap_);
-  const Stream d = device_.new_stream(), e = device_.new_stream(), f = device_.new_stream();
-  std::atomic<bool> stop{false};
-  std::uint64_t third_done = 0, fourth_done = 0;
-  std::thread one([&] { capture_many(first, a_, e, 150); });
-  std::thread two([&] { capture_many(second, b_, f, 150); });
-  std::thread three([&] { allocate_until(stop, c_, third_done); });
-  std::thread four([&] { allocate_until(stop, d, fourth_done); });
-  one.join();
-  two.join();
-  stop = true;
-  three.join();
-  four.join();
-  EXPECT_GT(third_done, 0u);
-  EXPECT_GT(fourth_done, 0u);
-  EXPECT_EQ(first.statistics().graphs, 0u);
-  EXPECT_EQ(second.statistics().live_blocks, 0u);
-}
-
-TEST_F(GraphPoolThreads, OnePoolServesWarmUpsOfManyThreads) {
-  GraphPool pool(*heap_);
-  PoolBinding binding = *pool.warm_up([](Stream) { return true; });
-  std::atomic<bool> stop{false};
-  std::uint64_t done[3] = {};
-  std::thread one([&] { allocate_until(stop, a_, done[0]); });
-  std::thread two([&] { allocate_until(stop, b_, done[1]); });
-  std::thread three([&] { allocate_until(stop, c_, done[2]); });
-  for (int i = 0; i < 200; ++i) {
-    EXPECT_LE(pool.statistics().live_blocks, 24u);
-    if (i % 20 == 0) {
-      EXPECT_THAT(heap_->validate(), testing::IsEmpty());
-    }
-    std::this_thread::yield();
-  }
-  stop = true;
-  one.join();
-  two.join();
-  three.join();
-  for (const std::uint64_t each : done) EXPECT_GE(each, 100u);
-  EXPECT_EQ(pool.statistics().live_blocks, 0u);
-  binding.close();
-  device_.finish();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
-}
 
 TEST_F(GraphPoolThreads, OfTwoThatBeginInOnePoolAtOnceOneIsRefused) {
   GraphPool pool(*heap_);
@@ -132,21 +54,6 @@ TEST_F(GraphPoolThreads, OfTwoThatBeginInOnePoolAtOnceOneIsRefused) {
     ASSERT_EQ(begun, 1);
     ASSERT_EQ(refused, 1);
   }
-}
-
-TEST_F(GraphPoolThreads, PoolsComeAndGoInManyThreads) {
-  const auto come_and_go = [&](Stream stream, Stream launcher) {
-    for (int i = 0; i < 150; ++i) {
-      GraphPool pool(*heap_);
-      capture_many(pool, stream, launcher, 1);
-      device_.finish();
-    }
-  };
-  const Stream d = device_.new_stream();
-  std::thread one(come_and_go, a_, c_), two(come_and_go, b_, d);
-  one.join();
-  two.join();
-  EXPECT_LE(heap_->statistics().heaps.size(), 16u);
 }
 
 TEST_F(GraphPoolThreads, PointersIntoPoolsThatAreGoneMayBeAskedAbout) {

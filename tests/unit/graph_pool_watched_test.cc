@@ -74,15 +74,6 @@ TEST_F(GraphPoolWatched, ARunningLaunchKeepsTheMemoryOfAGraphThatIsGone) {
       << "what was the launch's serves others";
 }
 
-TEST_F(GraphPoolWatched, WhoNeedsMemoryTakesItOnceTheLaunchIsDone) {
-  GraphPool pool(*heap_);
-  const ExecutableHandle executable = captured(pool);
-  run_and_drop(pool, executable, c_);
-  device_.finish();
-  free(written(kBlock, b_));
-  EXPECT_LE(reserved(), kBlock + device_.granularity());
-}
-
 class GraphPoolWatchedFixed : public GraphPoolWatched {
  protected:
   GraphPoolWatchedFixed() : GraphPoolWatched({.addresses = Addresses::fixed}) {}
@@ -116,34 +107,6 @@ TEST_F(GraphPoolWatched, AGraphThatIsReleasedBeforeItIsDestroyedKeepsItsMemoryUn
   device_.finish();
   destroy(executable);
   EXPECT_TRUE(pool.give_back_pages());
-}
-
-TEST_F(GraphPoolWatched, OfSeveralGraphsTheLastOneThatRunsKeepsThePoolsMemory) {
-  GraphPool pool(*heap_);
-  const ExecutableHandle one = captured(pool, 1_ms), other = captured(pool);
-  run(one, c_);
-  run(other, c_);
-  for (const ExecutableHandle executable : {one, other}) {
-    destroy(executable);
-    pool.release_graph();
-  }
-  device_.advance(2_ms);
-  EXPECT_FALSE(pool.give_back_pages());
-  free(written(kBlock, b_));
-  expect_no_race();
-  device_.finish();
-  EXPECT_TRUE(pool.give_back_pages());
-}
-
-TEST_F(GraphPoolWatched, TrimWaitsForLaunchesWhereItIsToWait) {
-  GraphPool pool(*heap_);
-  free(allocate(1_MiB, c_));
-  const ExecutableHandle executable = captured(pool);
-  run_and_drop(pool, executable, c_);
-  EXPECT_TRUE(heap_->trim(0_B, Trim::at_once).ok());
-  EXPECT_GE(reserved(), kBlock);
-  EXPECT_TRUE(heap_->trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
 }
 
 TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
@@ -212,35 +175,6 @@ TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor
     EXPECT_TRUE(heap_->trim().ok());
     EXPECT_EQ(reserved(), 0_B);
   }
-}
-
-TEST_F(GraphPoolWatched, ACaptureThatIsThrownAwayKeepsNothing) {
-  GraphPool pool(*heap_);
-  PoolBinding binding = binding_of(pool);
-  begin();
-  free(written(kBlock, a_));
-  ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok());
-  binding.close(/*keep=*/false);
-  EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
-  EXPECT_EQ(pool.statistics().reserved_bytes, 0_B) << "it went to the device heap";
-}
-
-TEST_F(GraphPoolWatched, GraphsThatComeAndGoWhileTheyRunDoNotAddUp) {
-  Bytes most;
-  for (int i = 0; i < 200; ++i) {
-    GraphPool pool(*heap_);
-    const ExecutableHandle executable = captured(pool, 3_ms);
-    run(executable, i % 2 == 0 ? b_ : c_);
-    destroy(executable);
-    pool.release_graph();
-    device_.advance(2_ms);
-    expect_no_race();
-    most = std::max(most, reserved());
-  }
-  EXPECT_LE(most, (kBlock + device_.granularity()) * 3) << "two run, and one comes";
-  device_.finish();
-  EXPECT_TRUE(heap_->trim().ok());
-  EXPECT_EQ(reserved(), 0_B);
 }
 
 TEST_F(GraphPoolWatched, OneThatCanNotBeWatchedIsRefusedAndNothingIsLost) {
