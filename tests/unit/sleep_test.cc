@@ -60,17 +60,6 @@ TEST_F(Sleep, SmallBlocksAreCopiedInFewPieces) {
   for (void* const block : small) ok(heap_->deallocate(block));
 }
 
-TEST_F(Sleep, FreeBytesAreNotCopied) {
-  std::vector<void*> blocks;
-  for (int i = 0; i < 64; ++i) blocks.push_back(written(16_MiB, a_));
-  for (int i = 0; i < 64; i += 2) free(blocks[static_cast<std::size_t>(i)]);
-  const SleepReport slept = ok(heap_->tags().sleep());
-  EXPECT_LE(slept.copied, 16_MiB * 32 + 1_MiB);
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
 TEST_F(Sleep, ATagThatIsNamedTwiceSleepsOnce) {
   written(100_MiB, a_);
   written_in("weights", 256_MiB, a_);
@@ -387,17 +376,6 @@ TEST_F(Sleep, APoolThatIsOpenedForATagThatSleepsIsAsleep) {
   free_all();
 }
 
-TEST_F(Sleep, APoolThatIsClosedAsleepIsNotAnothersBeforeItsBlocksAreGone) {
-  auto pool = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "cache"});
-  write(ok(pool->allocate(50_MiB, a_)), 50_MiB, a_);
-  ok(heap_->tags().sleep());
-  pool.reset();
-  expect_sound();
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
 TEST_F(Sleep, TheCopiesOfAnImmutablePoolGoAfterIt) {
   auto pool = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "cache"});
   write(ok(pool->allocate(50_MiB, a_)), 50_MiB, a_);
@@ -448,16 +426,6 @@ TEST_F(Sleep, TooLittleMemoryIsAnErrorThatSaysWhoHasItAndARetryWorks) {
   expect_sound();
   ok(other.deallocate(theirs));
   ok(other.trim());
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
-TEST_F(Sleep, IdleMemoryOfAwakeTagsGoesBeforeAWakeFails) {
-  written_in("cache", 3_GiB, a_);
-  ok(heap_->tags().sleep({.tags = {"cache"}}));
-  free(written(7_GiB, a_));
-  EXPECT_GE(device_.physical_bytes(), 7_GiB);
   ok(heap_->tags().wake());
   expect_intact();
   free_all();
@@ -562,23 +530,6 @@ TEST_F(Sleep, AHeapThatFoundTheDeviceFullWakesOnceThereIsRoom) {
   written(8_GiB - 4_MiB, a_);
   expect_error(heap_->allocate(8_MiB, a_), ErrorCode::out_of_memory, "");
   ok(heap_->tags().sleep());
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
-TEST_F(Sleep, APartlyAsleepTagGoesBackToSleep) {
-  written_in("cache", 3_GiB, a_);
-  ok(heap_->tags().sleep());
-  DeviceHeap other(device_, {});
-  void* const theirs = ok(other.allocate(6_GiB, a_));
-  expect_error(heap_->tags().wake(), ErrorCode::out_of_memory, "tag 'cache'");
-  EXPECT_GT(device_.physical_bytes(), 7_GiB);
-  EXPECT_LT(ok(heap_->tags().sleep()).copied, 3_GiB) << "only what had come back";
-  EXPECT_EQ(device_.physical_bytes(), 6_GiB);
-  EXPECT_EQ(tag("cache").state, TagState::asleep);
-  ok(other.deallocate(theirs));
-  ok(other.trim());
   ok(heap_->tags().wake());
   expect_intact();
   free_all();
@@ -831,19 +782,6 @@ TEST_F(Sleep, TheHeapMayBeDestroyedWhileTagsHaveIdleMemory) {
 #endif
   EXPECT_EQ(device_.physical_bytes(), 0_B);
   heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
-}
-
-TEST_F(Sleep, ALimitCountsWhatIsAwakeOnly) {
-  heap_->set_limit(1_GiB);
-  written_in("cache", 800_MiB, a_);
-  ok(heap_->tags().sleep({.tags = {"cache"}}));
-  void* const block = written(600_MiB, a_);
-  expect_error(heap_->tags().wake(), ErrorCode::out_of_memory, "limit");
-  expect_sound();
-  free(block);
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
 }
 
 TEST_F(Sleep, ThreadsThatAllocateMeanwhileAreServedOrToldSo) {
