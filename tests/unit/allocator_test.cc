@@ -147,19 +147,6 @@ TEST_F(AllocatorTest, NothingIsNull) {
   EXPECT_FALSE(allocator_.make_buffer(0_B, compute_));
 }
 
-TEST_F(AllocatorTest, AFencedBlockIsReusedInOrder) {
-  allocator_.set_limit(64_MiB);
-  void* const first = allocator_.allocate(64_MiB, compute_);
-  ASSERT_TRUE(device_.launch(stream(copy_), Writes(first, 64_MiB), 5_ms).ok());
-  allocator_.fence(first, copy_);
-  allocator_.deallocate(first);
-  void* const second = allocator_.allocate(64_MiB, compute_);
-  ASSERT_TRUE(device_.launch(stream(compute_), Writes(second, 64_MiB), 1_ms).ok());
-  EXPECT_THAT(device_.races(), IsEmpty());
-  EXPECT_GT(device_.stream_waited(stream(compute_)), 4_ms);
-  allocator_.deallocate(second);
-}
-
 TEST_F(AllocatorTest, ARecordedStreamIsWaitedFor) {
   allocator_.set_limit(64_MiB);
   void* const first = allocator_.allocate(64_MiB, compute_);
@@ -181,18 +168,6 @@ TEST_F(AllocatorTest, OutOfMemoryIsABadAllocThatSaysWhatHoldsTheMemory) {
   EXPECT_EQ(thrown_by<OutOfMemory>([&] { (void)allocator_.allocate(8_MiB, compute_); }), why);
   allocator_.deallocate(held);
   EXPECT_NE(allocator_.allocate(8_MiB, compute_), nullptr);
-}
-
-TEST_F(AllocatorTest, TheCallbackMayFreeWhatARequestNeeds) {
-  allocator_.set_limit(16_MiB);
-  void* held = allocator_.allocate(12_MiB, compute_);
-  Bytes asked;
-  allocator_.heap().on_shortage(Shortage::out_of_memory, [&](Bytes requested) {
-    asked = requested;
-    allocator_.deallocate(std::exchange(held, nullptr));
-  });
-  EXPECT_NE(allocator_.allocate(8_MiB, compute_), nullptr);
-  EXPECT_EQ(asked, 8_MiB);
 }
 
 TEST_F(AllocatorTest, WhatIsNoBlockIsAnErrorThatChangesNothing) {
@@ -229,18 +204,6 @@ TEST_F(AllocatorTest, ARetiredStreamsBlocksMayStillGoBack) {
   void* const next = allocator_.allocate(4_MiB, compute_);
   ASSERT_TRUE(device_.launch(stream(compute_), Writes(next, 4_MiB), 1_us).ok());
   EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-TEST_F(AllocatorTest, TrimGivesIdleMemoryBackToTheDriver) {
-  void* const kept = allocator_.allocate(8_MiB, compute_);
-  allocator_.deallocate(allocator_.allocate(64_MiB, compute_));
-  device_.finish();
-  const Bytes held = device_.physical_bytes();
-  const Bytes given_back = allocator_.trim();
-  EXPECT_GT(given_back, 0_B);
-  EXPECT_EQ(device_.physical_bytes(), held - given_back);
-  EXPECT_GE(device_.physical_bytes(), 8_MiB);
-  allocator_.deallocate(kept);
 }
 
 TEST_F(AllocatorTest, ADeviceThatIsNotThereIsAnErrorThatSaysHowManyThereAre) {
@@ -331,19 +294,6 @@ TEST_F(BufferTest, WhoseBlockIsGoneIsLogged) {
   ASSERT_TRUE(configure_log(LogLevel::warn).ok());  // closes the file
   EXPECT_THAT(test::content_of(folder / "log"), HasSubstr("error: "));
   EXPECT_EQ(live(), 0u);
-}
-
-TEST(AllocatorConfig, ALimitMayBeAShareOfTheDevice) {
-  SimOptions options;
-  options.memory = 128_MiB;
-  SimDevice device(options);
-  Config config = quiet();
-  ASSERT_TRUE(config.set("WEIR_LIMIT", "50%").ok());
-  Allocator allocator(device, config);
-  void* const stream = device.new_stream().handle;
-  EXPECT_THROW((void)allocator.allocate(65_MiB, stream), OutOfMemory);
-  EXPECT_NE(allocator.allocate(60_MiB, stream), nullptr);
-  EXPECT_LE(device.physical_bytes(), 64_MiB);
 }
 
 TEST(AllocatorConfig, ARecordingThatCannotBeWrittenIsAnErrorThatNamesIt) {
