@@ -96,6 +96,20 @@ TEST_F(HeapLimits, WhatIsHeldAboveALoweredLimitGoesAsItBecomesIdle) {
   free(heap, third);
 }
 
+TEST_F(HeapLimits, ALoweredLimitTakesNothingFromRunningWork) {
+  DeviceHeap heap(device_);
+  void* const block = allocate(heap, 64_MiB, a_);
+  write(a_, block, 64_MiB, 10_ms);
+  free(heap, block);
+  heap.set_limit(32_MiB);
+  EXPECT_EQ(device_.physical_bytes(), 64_MiB);
+  device_.advance(20_ms);
+  free(heap, allocate(heap, 512_KiB, a_));
+  EXPECT_LE(device_.physical_bytes(), 32_MiB);
+  EXPECT_THAT(device_.races(), IsEmpty());
+  EXPECT_THAT(heap.validate(), IsEmpty());
+}
+
 class HeapTrim : public CoreHeap {};
 
 TEST_F(HeapTrim, GivesBackIdlePagesWhoseWorkIsDoneAndWaitsForNone) {

@@ -26,6 +26,18 @@ TEST_F(GraphPoolLimit, ALowerOneCallsInWhatPoolsDoNotUse) {
   EXPECT_LE(reserved(), (16_MiB).count);
 }
 
+TEST_F(GraphPoolLimit, ALowerOneCallsThatInBesideWhatIsAtHand) {
+  free(allocate(1_KiB, b_));
+  GraphPool pool(*heap_);
+  {
+    const PoolBinding binding = warm_up(pool, a_);
+    free(written(64_MiB, a_));
+  }
+  device_.finish();
+  heap_->set_limit(16_MiB);
+  EXPECT_LE(reserved(), (16_MiB).count);
+}
+
 // A limit need not be a number of whole pages.
 TEST_F(GraphPoolLimit, OneAByteBelowWhatIsHeldIsKeptTo) {
   void* const block = written(64_MiB, a_);

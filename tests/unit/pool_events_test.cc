@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a graph pool, alone.
+// The events of a graph pool, alone: of streams as they are captured, and as they are not.
 #include "core/pool/pool_events.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/sim_graph_fixture.h"
@@ -15,9 +17,77 @@ namespace weir {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
-using PoolEventsTest = test::SimGraphs;
+class PoolEventsTest : public test::SimGraphs {
+ protected:
+  EventHandle recorded(Stream stream) {
+    const EventHandle event = *pool_.create_event();
+    const Status recorded = pool_.record(event, stream);
+    EXPECT_TRUE(recorded.ok()) << recorded.error().message();
+    return event;
+  }
+  template <class Outcome>
+  static void expect_error(const Outcome& outcome, ErrorCode code, const std::string& says) {
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_EQ(outcome.error().code(), code);
+    EXPECT_THAT(outcome.error().message(), HasSubstr(says));
+  }
+
+  PoolEvents pool_{device_};
+};
+
+TEST_F(PoolEventsTest, AnUnknownEventIsNamed) {
+  const EventHandle event = recorded(a_);
+  ASSERT_TRUE(pool_.destroy_event(event).ok());
+  const std::string name = "no event " + std::to_string(event.value);
+  expect_error(pool_.destroy_event(event), ErrorCode::device, name);
+  expect_error(pool_.record(event, a_), ErrorCode::device, name);
+  expect_error(pool_.record_context(event), ErrorCode::device, name);
+  expect_error(pool_.wait(a_, event), ErrorCode::device, name);
+  expect_error(pool_.query(event), ErrorCode::device, name);
+  expect_error(pool_.synchronize(event), ErrorCode::device, name);
+}
+
+TEST_F(PoolEventsTest, ADeviceThatMakesOrRecordsNoEventIsHeard) {
+  const EventHandle event = *pool_.create_event();
+  for (const DeviceCall call : {DeviceCall::create_event, DeviceCall::record}) {
+    device_.fail(call, 1);
+    EXPECT_FALSE(pool_.record(event, a_).ok()) << name_of(call);
+  }
+  const EventHandle other = *pool_.create_event();
+  device_.fail(DeviceCall::create_event, 1);
+  EXPECT_FALSE(pool_.record_context(other).ok());
+  device_.fail(DeviceCall::record_context, 1);
+  EXPECT_FALSE(pool_.record_context(event).ok());
+  ASSERT_TRUE(pool_.destroy_event(event).ok());
+}
+
+TEST_F(PoolEventsTest, WorkThatIsBeingCapturedIsOverOnceTheCaptureIs) {
+  begin(a_);
+  pool_.begin();
+  write(a_, 0);
+  const EventHandle event = recorded(a_.in_capture());
+  EXPECT_FALSE(*pool_.query(event));
+  expect_error(pool_.synchronize(event), ErrorCode::capture,
+               "the host can't wait for work that is being captured");
+  expect_error(pool_.wait(b_, event), ErrorCode::capture,
+               "stream " + std::to_string(b_.id) + " is not being captured, and can't wait");
+  pool_.end();
+  const auto expect_past = [&] {
+    EXPECT_TRUE(*pool_.query(event));
+    EXPECT_TRUE(pool_.synchronize(event).ok());
+    EXPECT_TRUE(pool_.wait(b_, event).ok());
+    EXPECT_TRUE(pool_.wait(b_.in_capture(), event).ok());
+  };
+  expect_past();
+  pool_.begin();  // another
+  expect_past();
+  EXPECT_EQ(device_.calls(DeviceCall::wait), 0u);
+  pool_.end();
+  (void)end(a_);
+}
 
 // As a driver that gives a new graph's nodes the addresses of an old one's.
 class OldNodes final : public ForwardingDevice {
