@@ -83,12 +83,15 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Entry captured(std::uint64_t capture);
   // A graph with its operations was launched.
   Status launched(Stream stream);
-  // What every rank says in the same call, at most kMostSaid bytes. If a rank does not call, ranks
-  // are out of step, and the communicator ends. If it has ended here, the others are told `mine`
-  // all the same, and waited for 1 s at most; the error is what ended it. Errors: invalid_argument
-  // (not prepared; a rank made another call); device.
-  static constexpr std::size_t kMostSaid = 440;
-  Result<std::vector<std::string>> gather_said(const std::string& call, const std::string& mine);
+  // Every rank makes the same call, and has failed (`mine`), or passes what it captured; returns
+  // what each rank captured. If a rank does not call, ranks are out of step, and the communicator
+  // ends. If it has ended here, the others are told all the same, and waited for 1 s at most; the
+  // error is what ended it. Errors: `failed` (a rank has failed); invalid_argument (not prepared; a
+  // rank made another call); device.
+  static constexpr std::size_t kMostSaid = 440, kMostEntries = kMostSaid / sizeof(Entry);
+  Result<std::vector<std::vector<Entry>>> agree(const std::string& call, const Status& mine,
+                                                ErrorCode failed,
+                                                std::span<const Entry> captured = {});
   // Host-waits for its operations, and for what the stream holds, at most `host_timeout`. Errors:
   // device; they do not name the communicator.
   Status finish(std::optional<Stream> stream = {});
@@ -172,9 +175,9 @@ Result<Address> allocate_segment(const CommContext& context, Bytes bytes);
 Status check_not_captured(const CommState& comm, Stream stream, const std::string& remedy);
 // Errors: invalid_argument (graphs that captured its operations are alive still after 0.1 s).
 Status await_graphs(const CommState& comm);
-// Sends the other ranks how a capture ended here, with what it has of the communicator and of the
-// others, and checks that all ranks have captured the same of each.
-Status agree(CommState& comm, std::uint64_t capture, Status mine,
-             const std::vector<std::shared_ptr<CommState>>& others);
+// Tells the ranks of the first of these communicators how a capture of all of them ended here, and
+// checks that all ranks have captured the same of each.
+Status agree_on_capture(const std::vector<std::shared_ptr<CommState>>& all, std::uint64_t capture,
+                        Status mine);
 
 }  // namespace weir

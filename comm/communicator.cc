@@ -33,16 +33,17 @@ Status check_options(const CommunicatorOptions& options) {
                   options.timeout.count, options.watch_every.count, options.host_timeout.count));
 }
 
-// The communicators that have operations in a capture or graph of these resources, in the order in
-// which they joined; without `self`.
-std::vector<std::shared_ptr<CommState>> others_in(
-    const std::vector<std::shared_ptr<CaptureResource>>& resources, const CommState* self) {
-  std::vector<std::shared_ptr<CommState>> others;
+// `self`, and the other communicators that have operations in a capture or graph of these
+// resources.
+std::vector<std::shared_ptr<CommState>> all_in(
+    const std::vector<std::shared_ptr<CaptureResource>>& resources,
+    const std::shared_ptr<CommState>& self) {
+  std::vector<std::shared_ptr<CommState>> all{self};
   for (const std::shared_ptr<CaptureResource>& each : resources) {
     const auto* const captured = dynamic_cast<const CapturedCommunicator*>(each.get());
-    if (captured != nullptr && captured->state.get() != self) others.push_back(captured->state);
+    if (captured != nullptr && captured->state != self) all.push_back(captured->state);
   }
-  return others;
+  return all;
 }
 
 // A communicator that `make` makes, of some of `parent`'s ranks (null: of nobody's). Where ranks
@@ -179,18 +180,14 @@ Status Work::wait(Stream stream) const {
 
 Result<Graph> Communicator::end_capture(CaptureScope& capture) {
   const std::uint64_t id = capture.id();
-  const auto others = others_in(capture.resources(), state_.get());
+  const auto all = all_in(capture.resources(), state_);
   Result<Graph> graph = capture.end();
-  Status ended = graph ? Status{} : Status(graph.error());
-  if (Status agreed = agree(*state_, id, std::move(ended), others); !agreed) {
-    return std::move(agreed).error();
-  }
-  return graph;
+  Status agreed = agree_on_capture(all, id, graph ? Status() : graph.error());
+  return agreed ? std::move(graph) : std::move(agreed).error();
 }
 
 Status Communicator::launch(Graph& graph, Stream stream) {
-  auto all = others_in(graph.resources(), state_.get());
-  all.push_back(state_);
+  const auto all = all_in(graph.resources(), state_);
   for (const std::shared_ptr<CommState>& each : all) {
     if (Status works = each->status(); !works) return works;
   }

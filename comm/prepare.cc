@@ -112,12 +112,13 @@ Status CommState::connect_all(Stream stream) {
   return first ? std::move(freed) : std::move(first);
 }
 
-Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
-                                                        const std::string& mine) {
+Result<std::vector<std::vector<CommState::Entry>>> CommState::agree(
+    const std::string& call, const Status& mine, ErrorCode failed,
+    std::span<const Entry> captured) {
   struct Message {
     char call[64] = {};
-    std::uint64_t length = 0;
-    char said[kMostSaid] = {};
+    std::uint32_t has_failed = 0, bytes = 0;  // of `content`:
+    char content[kMostSaid] = {};             // why the call has failed, or the entries
   };
   const Status works = status();
   if (!prepared) {
@@ -125,9 +126,14 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
     return error(ErrorCode::invalid_argument,
                  call + ": ranks agree by a communicator that is prepared: call prepare() first");
   }
-  Message message{.length = std::min(mine.size(), kMostSaid)};
+  const std::string why = mine ? "" : mine.error().message();
+  const std::span<const char> content =
+      mine ? std::span(reinterpret_cast<const char*>(captured.data()), captured.size_bytes())
+           : std::span<const char>(why);
+  Message message{.has_failed = mine ? 0u : 1u,
+                  .bytes = static_cast<std::uint32_t>(std::min(content.size(), kMostSaid))};
   std::memcpy(message.call, call.data(), std::min(call.size(), sizeof message.call - 1));
-  std::memcpy(message.said, mine.data(), message.length);
+  std::copy_n(content.begin(), message.bytes, message.content);
   const auto gathered = [&] {
     // Operations of other threads go on meanwhile.
     const std::lock_guard control_call(control_calls_);
@@ -138,24 +144,30 @@ Result<std::vector<std::string>> CommState::gather_said(const std::string& call,
   if (!gathered) end_agreement();
   if (!works) return works.error();
   if (!gathered) {
-    const Error why(ErrorCode::device,
-                    call + ": a rank did not take part: " + gathered.error().message());
-    fail(why);
-    return error(why);
+    const Error missing(ErrorCode::device,
+                        call + ": a rank did not take part: " + gathered.error().message());
+    fail(missing);
+    return error(missing);
   }
-  std::vector<std::string> said;
+  std::vector<std::vector<Entry>> all;
   for (const std::vector<std::byte>& bytes : *gathered) {
     const auto theirs = number_in_bytes<Message>(bytes);
-    const std::string their_call(theirs.call, ::strnlen(theirs.call, sizeof theirs.call));
-    if (their_call != message.call) {
+    const std::size_t rank = all.size(), size = std::min<std::size_t>(theirs.bytes, kMostSaid);
+    if (std::string_view(theirs.call) != message.call) {
       return error(ErrorCode::invalid_argument,
                    fmt::format("ranks ask for different things: rank {} {}, this one {}: make the "
                                "same calls on every rank",
-                               said.size(), their_call, call));
+                               rank, theirs.call, call));
     }
-    said.emplace_back(theirs.said, std::min<std::uint64_t>(theirs.length, kMostSaid));
+    if (theirs.has_failed != 0) {
+      return error(failed, fmt::format("{} failed on rank {}, and so on every rank: {}", call, rank,
+                                       std::string_view(theirs.content, size)));
+    }
+    std::vector<Entry>& entries = all.emplace_back(size / sizeof(Entry));
+    std::copy_n(theirs.content, entries.size() * sizeof(Entry),
+                reinterpret_cast<char*>(entries.data()));
   }
-  return said;
+  return all;
 }
 
 CommState::Entry CommState::captured(std::uint64_t capture) {
@@ -166,28 +178,25 @@ CommState::Entry CommState::captured(std::uint64_t capture) {
           .operations = of != nullptr ? of->operations : CapturedOperations{}};
 }
 
-// A rank says why its capture failed, after a '!', or what it captured of each communicator, after
-// an '='. It says it once, so that no order of communicators has to be the same on all ranks.
-Status agree(CommState& comm, std::uint64_t capture, Status mine,
-             const std::vector<std::shared_ptr<CommState>>& others) {
+// A rank says once what it captured of all communicators, so that no order of communicators has to
+// be the same on all ranks.
+Status agree_on_capture(const std::vector<std::shared_ptr<CommState>>& all, std::uint64_t capture,
+                        Status mine) {
   using Entry = CommState::Entry;
-  constexpr std::size_t kMostEntries = (CommState::kMostSaid - 1) / sizeof(Entry);
+  CommState& comm = *all.front();
+  std::vector<Entry> entries;
   std::map<std::uint64_t, std::string> names;  // of communicators of this rank
-  std::string said = "=";
-  const auto add = [&](CommState& each) {
-    if (mine) mine = each.status();
-    const Entry entry = each.captured(capture);
-    said.append(reinterpret_cast<const char*>(&entry), sizeof entry);
-    names[entry.group] = &each == &comm ? "" : " of '" + each.options.name + "'";
-  };
-  add(comm);
-  for (const std::shared_ptr<CommState>& other : others) add(*other);
-  if (mine && others.size() >= kMostEntries) {
-    mine = Error(ErrorCode::capture,
-                 fmt::format("it has operations of more than {} communicators", kMostEntries));
+  for (const std::shared_ptr<CommState>& each : all) {
+    if (mine) mine = each->status();
+    entries.push_back(each->captured(capture));
+    names[entries.back().group] = each.get() == &comm ? "" : " of '" + each->options.name + "'";
   }
-  const auto all = comm.gather_said("end_capture", mine ? said : "!" + mine.error().message());
-  if (!all) return all.error();
+  if (mine && all.size() > CommState::kMostEntries) {
+    mine = Error(ErrorCode::capture, fmt::format("it has operations of more than {} communicators",
+                                                 CommState::kMostEntries));
+  }
+  const auto told = comm.agree("end_capture", mine, ErrorCode::capture, entries);
+  if (!told) return told.error();
 
   struct Group {
     std::size_t first_rank = 0;
@@ -199,25 +208,16 @@ Status agree(CommState& comm, std::uint64_t capture, Status mine,
     const auto known = names.find(group);
     return known == names.end() ? " of another communicator" : known->second;
   };
-  for (std::size_t other = 0; other < all->size(); ++other) {
-    const std::string& theirs = (*all)[other];
-    if (theirs.starts_with('!')) {
-      return comm.error(ErrorCode::capture,
-                        fmt::format("the capture failed on rank {}, so no rank may launch its "
-                                    "graph: {}",
-                                    other, theirs.substr(1)));
-    }
-    for (std::size_t at = 1; at + sizeof(Entry) <= theirs.size(); at += sizeof(Entry)) {
-      Entry entry;
-      std::memcpy(&entry, theirs.data() + at, sizeof entry);
-      Group& group = groups.try_emplace(entry.group, Group{other, entry}).first->second;
+  for (std::size_t rank = 0; rank < told->size(); ++rank) {
+    for (const Entry& entry : (*told)[rank]) {
+      Group& group = groups.try_emplace(entry.group, Group{rank, entry}).first->second;
       ++group.found;
       if (entry.operations == group.entry.operations) continue;
       return comm.error(
           ErrorCode::capture,
           fmt::format("rank {} captured other operations{} ({}) than rank {} ({}), and the graphs "
                       "would wait for each other for ever: capture the same on every rank",
-                      other, name_of(entry.group), entry.operations.count, group.first_rank,
+                      rank, name_of(entry.group), entry.operations.count, group.first_rank,
                       group.entry.operations.count));
     }
   }

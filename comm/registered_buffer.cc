@@ -51,7 +51,8 @@ RegisteredBuffer::~RegisteredBuffer() {
   --communicator_->registered;
 }
 
-// Each rank makes its buffer first: what it made is of no use where another has none.
+// Each rank makes its buffer first: what it made is of no use where another has none. The size is
+// part of the call, which must be the same on all ranks.
 Result<RegisteredBuffer> RegisteredBuffer::create(Communicator& communicator, Stream stream,
                                                   Bytes bytes) {
   CommState& state = *communicator.state_;
@@ -60,10 +61,12 @@ Result<RegisteredBuffer> RegisteredBuffer::create(Communicator& communicator, St
   if (bytes <= kMostBytes) bytes = round_up(bytes, state.context.device.granularity());
   RegisteredBuffer made(communicator.state_, stream, bytes);
   if (mine) mine = made.register_memory();
-  Status agreed = made.agree(mine);
+  const auto agreed =
+      state.agree(fmt::format("create a registered buffer of {} bytes", bytes.count), mine,
+                  mine ? ErrorCode::device : mine.error().code());
   if (agreed) return made;
   if (const Status gone = made.end(); !gone) log(LogLevel::error, gone.error().message());
-  return std::move(agreed).error();
+  return agreed.error();
 }
 
 Status RegisteredBuffer::register_memory() {
@@ -78,22 +81,6 @@ Status RegisteredBuffer::register_memory() {
   }
   memory_ = *memory;
   registration_ = *handle;
-  return {};
-}
-
-// The size is part of the call, which must be the same on all ranks. A rank says why it has failed.
-Status RegisteredBuffer::agree(const Status& mine) const {
-  const auto all = communicator_->gather_said(
-      fmt::format("create a registered buffer of {} bytes", bytes_.count),
-      mine ? "" : mine.error().message());
-  if (!all) return all.error();
-  for (std::size_t rank = 0; rank < all->size(); ++rank) {
-    if ((*all)[rank].empty()) continue;
-    return communicator_->error(
-        mine ? ErrorCode::device : mine.error().code(),
-        fmt::format("registered buffer: rank {} has none, so no rank keeps one: {}", rank,
-                    (*all)[rank]));
-  }
   return {};
 }
 

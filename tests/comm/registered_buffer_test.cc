@@ -102,7 +102,7 @@ TEST_F(Registered, BuffersThatOneRankAloneCanNotHaveAreRefusedEverywhere) {
     }
     expect_error(RegisteredBuffer::create(*rank.comm, is_bad ? unknown : rank.compute, 2_MiB),
                  ErrorCode::device,
-                 "rank 1 has none, so no rank keeps one: capture_info: invalid handle");
+                 "failed on rank 1, and so on every rank: capture_info: invalid handle");
     expect_ok(rank.comm->status());
   });
   expect_none();
@@ -114,7 +114,7 @@ TEST_F(Registered, BuffersOfACommunicatorThatHasEndedOnOneRankAreRefusedEverywhe
   on_all([](Rank& rank) {
     expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
                  rank.number == 1 ? "rank 1 of 2: aborted: a test"
-                                  : "rank 1 has none, so no rank keeps one: communicator 'world', "
+                                  : "failed on rank 1, and so on every rank: communicator 'world', "
                                     "rank 1 of 2: aborted: a test");
   });
   expect_none();
@@ -125,7 +125,7 @@ TEST_F(Registered, BuffersAreNowhereWhereOneRankHasNone) {
     world_.fail(1, call, 1);
     on_all([](Rank& rank) {
       expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
-                   "rank 1 has none, so no rank keeps one: ");
+                   "failed on rank 1, and so on every rank: ");
     });
     expect_none();
   }

@@ -60,7 +60,6 @@ class RegisteredBuffer {
  private:
   RegisteredBuffer(std::shared_ptr<CommState> communicator, Stream stream, Bytes bytes);
   Status register_memory();
-  Status agree(const Status& mine) const;
   std::function<Status()> release();
   Status end();
 
