@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "comm_check.h"
 #include "comm_ranks_options.h"
 #include "command.h"
-#include "weir/comm/check.h"
 #include "weir/comm/launch.h"
 
 namespace weir {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `weir comm check` reads of a machine that was made up, and what it says of it.
-#include "weir/comm/check.h"
+#include "comm_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

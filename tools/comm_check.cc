@@ -2,7 +2,7 @@
 // Nothing that is read is trusted: reads are bounded, and what is printed is printable. Source of
 // the rules: the NCCL 2.28 user guide, its source, and what users reported (the issue is named
 // where there is one).
-#include "weir/comm/check.h"
+#include "comm_check.h"
 
 #include <fmt/format.h>
 #include <strings.h>
@@ -14,7 +14,6 @@
 #include <sstream>
 
 #include "comm/numbers.h"
-#include "weir/comm/launch.h"
 
 namespace weir {
 
@@ -32,9 +31,9 @@ constexpr std::size_t kMostRead = 1 << 16;    // bytes of one file
 constexpr std::size_t kMostNcclValue = 1023;  // bytes that NCCL takes from a file for one value
 constexpr std::size_t kMostShown = 60;        // bytes of a value that are shown
 
-// The lines of a regular file. Nothing: there is none, or it can't be read. (A pipe in its place
-// must not be waited for.)
-std::optional<std::vector<std::string>> lines_of(const std::string& path) {
+// What is in a regular file. Nothing: there is none, or it can't be read. (A pipe in its place must
+// not be waited for.)
+std::optional<std::string> content_of(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
   std::ifstream file(path, std::ios::binary);
@@ -42,14 +41,11 @@ std::optional<std::vector<std::string>> lines_of(const std::string& path) {
   std::string bytes(kMostRead, '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   bytes.resize(static_cast<std::size_t>(file.gcount()));
-  std::istringstream text(bytes);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(std::move(line));
-  return lines;
+  return bytes;
 }
 std::string first_line_of(const std::string& path) {
-  const auto lines = lines_of(path);
-  return lines && !lines->empty() ? lines->front() : "";
+  const std::string content = content_of(path).value_or("");
+  return content.substr(0, content.find('\n'));
 }
 
 // The names in a folder, sorted; empty: none, or no such folder.
@@ -96,14 +92,15 @@ void read_file(const std::string& root, const std::string& path, bool named, Che
                InForce& in_force) {
   // Below another root a relative path leads nowhere.
   const bool leads_nowhere = !path.starts_with('/') && !root.empty();
-  const auto lines = leads_nowhere ? std::nullopt : lines_of(root + path);
+  const auto content = leads_nowhere ? std::nullopt : content_of(root + path);
   std::error_code error;
-  if (lines) {
+  if (content) {
     check.files.push_back(path);
   } else if (named || fs::exists(fs::symlink_status(root + path, error))) {
     check.unread.push_back(path);
   }
-  for (const std::string& line : lines.value_or(std::vector<std::string>())) {
+  std::istringstream lines(content.value_or(""));
+  for (std::string line; std::getline(lines, line);) {
     const std::size_t equals = line.find('=');
     const std::string name = line.substr(0, equals);
     if (equals == line.npos || name.find(' ') != name.npos || !is_relevant(name)) continue;

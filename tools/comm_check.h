@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `weir comm check`: NCCL's settings in force, and which of them, or what of this machine, breaks
-// captures or RDMA without a message from NCCL.
-//
-// All sources are arguments (a root folder, an environment, a home folder), so a test can pass an
-// invented machine. Threads: all functions may be called concurrently. docs/comm.md explains
-// each line, each finding, and the members of the JSON, and names the tools that tell the rest.
+// captures or RDMA without a message from NCCL. docs/comm.md explains each line, each finding, and
+// the members of the JSON.
 #pragma once
 
 #include <cstdint>
