@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/overhead.h"
 #include "comm_ranks_options.h"
 #include "command.h"
 #include "option_checks.h"
@@ -51,7 +50,7 @@ constexpr const char* kName = "comm bench";
 ExitCode run(const BenchCommand& command) {
   const Result<OverheadOptions> options = options_of(command);
   if (!options) return exit_code_of(options.error(), kName);
-  return run_and_print(command.ranks, command.result, kName, overhead_text,
+  return run_and_print(command.ranks, command.result, kName,
                        [&](const OpenRanks& open) { return run_overhead(open, *options); });
 }
 

@@ -42,9 +42,7 @@ OpenRanks open_as(const RanksCommand& command) {
   }
   if (cuda) return cuda_ranks(process_environment(), command.ranks.value_or(0));
   return [count = command.ranks.value_or(2)](const RanksOptions& options) {
-    SimRanksOptions sim;
-    sim.ranks = count;
-    return open_sim_ranks(sim, options);
+    return open_sim_ranks({.ranks = count}, options);
   };
 }
 
@@ -69,13 +67,15 @@ std::vector<NamedFile> named_nccl_library() {
 }
 
 ExitCode run_and_print(const RanksCommand& ranks, const ResultOptions& result,
-                       const std::string& name, std::string (*text)(const ScenarioReport&),
+                       const std::string& name,
                        const std::function<ScenarioReport(const OpenRanks&)>& run) {
   try {
     const OpenRanks open = open_as(ranks);
     ResultOutput output = need(open_result(result));
     const ScenarioReport report = run(open);
-    if (report.is_rank_0) need(output.write(text(report), [&] { return scenario_json(report); }));
+    if (report.is_rank_0) {
+      need(output.write(scenario_text(report), [&] { return scenario_json(report); }));
+    }
     return report.holds() ? ExitCode::ok : ExitCode::answer_is_no;
   } catch (const Exception& error) {
     return exit_code_of(Error(error.code(), error.what()), name);

@@ -24,7 +24,7 @@ std::vector<NamedFile> named_nccl_library();
 // Runs a benchmark or scenario on these ranks, and prints its report, in rank 0's process alone.
 // The files of the result are opened before anything is measured.
 ExitCode run_and_print(const RanksCommand& ranks, const ResultOptions& result,
-                       const std::string& name, std::string (*text)(const ScenarioReport&),
+                       const std::string& name,
                        const std::function<ScenarioReport(const OpenRanks&)>& run);
 
 }  // namespace weir

@@ -59,7 +59,7 @@ ExitCode run(const ScenarioCommand& command) {
   std::size_t which = 0;
   while (kScenarios[which].name != command.name) ++which;  // one_of() allows no other name
   return run_and_print(command.ranks, command.result, "comm scenario " + command.name,
-                       scenario_text, kScenarios[which].run);
+                       kScenarios[which].run);
 }
 
 constexpr const char* kCommScenarioFooter = R"(

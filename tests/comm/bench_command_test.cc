@@ -69,7 +69,7 @@ TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
     const test::Finished finished =
         weir("comm scenario --device sim " + name + " --json=" + path("scenario.json"));
     EXPECT_EQ(finished.code, 0) << finished.out;
-    EXPECT_THAT(finished.out, HasSubstr(": the cure holds"));
+    EXPECT_THAT(finished.out, HasSubstr(": every aim holds"));
     EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);
   }
   EXPECT_EQ(weir("comm scenario --device sim A --json=").code, 2);

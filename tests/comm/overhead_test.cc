@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `weir comm bench`: sizes, definitions, and runs on simulated ranks.
-#include "comm/overhead.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "comm/scenario.h"
 
 namespace weir {
 namespace {
@@ -13,13 +13,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 OpenRanks sim_ranks(int ranks = 2, std::function<void(SimWorld&)> opened = {},
-                    Nanoseconds host_timeout = Nanoseconds{60'000'000'000}) {
+                    std::chrono::milliseconds host_timeout = std::chrono::seconds(60)) {
   return [=](const RanksOptions& options) {
-    SimRanksOptions of;
-    of.ranks = ranks;
-    of.host_timeout = host_timeout;
-    of.opened = opened;
-    return open_sim_ranks(of, options);
+    return open_sim_ranks({.ranks = ranks, .host_timeout = host_timeout}, options, opened);
   };
 }
 OverheadOptions small() {
@@ -62,8 +58,8 @@ TEST(Overhead, IsMeasuredEagerlyAndInGraphsOnEitherStream) {
       EXPECT_TRUE(report.holds());
       EXPECT_THAT(report.problems, IsEmpty());
       ASSERT_EQ(report.tables.at(0).rows.size(), 2u);
-      EXPECT_EQ(overhead_text(report).find("caller's stream") == std::string::npos, overlap);
-      EXPECT_EQ(overhead_text(report).find("launch of a graph") != std::string::npos, captured);
+      EXPECT_EQ(scenario_text(report).find("caller's stream") == std::string::npos, overlap);
+      EXPECT_EQ(scenario_text(report).find("launch of a graph") != std::string::npos, captured);
     }
   }
 }
@@ -92,18 +88,19 @@ TEST(Overhead, IsMeasuredOfEachOperationThatIsNamed) {
 
 TEST(Overhead, OfAnOperationThatFailsOrHangsIsAnError) {
   const auto failing = [](SimWorld& world) { world.fail(1, NcclCall::enqueue, 3); };
-  EXPECT_THAT(refusal(small(), sim_ranks(2, failing, 50_ms)), HasSubstr("made to fail"));
+  EXPECT_THAT(refusal(small(), sim_ranks(2, failing, std::chrono::milliseconds(50))),
+              HasSubstr("made to fail"));
   const auto hanging = [](SimWorld& world) { world.hang(0, 3); };
-  EXPECT_THAT(refusal(small(), sim_ranks(2, hanging, 50_ms)), HasSubstr("has not ended"));
+  EXPECT_THAT(refusal(small(), sim_ranks(2, hanging, std::chrono::milliseconds(50))),
+              HasSubstr("has not ended"));
 }
 
 TEST(Overhead, OfSizesThatCannotBeIsRefused) {
   OverheadOptions options = small();
-  options.least = options.most * 2;
-  EXPECT_THAT(refusal(options), HasSubstr("--minbytes"));
-  options = small();
-  options.factor = 1;
-  EXPECT_THAT(refusal(options), HasSubstr("--stepfactor"));
+  for (const Bytes least : {options.most * 2, 0_B}) {
+    options.least = least;
+    EXPECT_THAT(refusal(options), HasSubstr("--minbytes"));
+  }
 }
 
 }  // namespace

@@ -56,9 +56,7 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
     for (const Seat& seat : seats_) gpus.push_back(seat.ordinal);
     const std::string where =
         fmt::format("GPU {}, NCCL {}", fmt::join(gpus, ", "), seats_.front().nccl->version());
-    if (is_launched()) return fmt::format("{}; on {}", launch_.describe(), where);
-    if (ranks_ == 1) return "1 rank: a thread of this process on " + where;
-    return fmt::format("{} ranks: threads of this process on {}", ranks_, where);
+    return is_launched() ? launch_.describe() + "; on " + where : threads_on(ranks_, where);
   }
 
   void take_threads(int wanted, int gpus) {

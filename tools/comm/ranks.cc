@@ -47,11 +47,17 @@ void tell_failure(BenchRank& rank) {
 
 }  // namespace
 
-// The first error by time: others may have failed because that rank had.
+std::string threads_on(int ranks, const std::string& where) {
+  return fmt::format("{} rank{}: threads of this process on {}", ranks, ranks == 1 ? "" : "s",
+                     where);
+}
+
+// The first error by time: others may have failed because that rank had; they are told of it after
+// it was noted.
 Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank&)>& work,
                   const std::function<void(BenchRank&)>& after_failure) {
   std::mutex mutex;
-  std::optional<Error> first, other;
+  Status first;
   std::vector<std::thread> threads;
   for (BenchRank& rank : ranks) {
     threads.emplace_back([&] {
@@ -59,17 +65,14 @@ Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank
         work(rank);
       } catch (const Exception& error) {
         std::unique_lock lock(mutex);
-        std::optional<Error>& place = dynamic_cast<const AnotherFailed*>(&error) ? other : first;
-        if (!place)
-          place = Error(error.code(), fmt::format("rank {}: {}", rank.rank, error.what()));
+        if (first) first = Error(error.code(), fmt::format("rank {}: {}", rank.rank, error.what()));
         lock.unlock();
         if (after_failure) after_failure(rank);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  if (!first) first = other;
-  return first ? Status(*first) : Status();
+  return first;
 }
 
 Ranks::Ranks(std::string description, std::vector<BenchRank> ranks, const RanksOptions& options,

@@ -31,11 +31,6 @@ namespace weir {
 
 class CudaDevice;
 
-// In BenchRank::gather().
-struct AnotherFailed final : Exception {
-  AnotherFailed() : Exception(ErrorCode::device, "another rank has failed") {}
-};
-
 // The value, or an exception.
 inline void need(const Status& status) {
   if (!status) throw Exception(status.error().code(), status.error().message());
@@ -99,10 +94,10 @@ struct BenchRank {
 
 // What is asked of the ranks.
 struct RanksOptions {
-  bool prepare = true;  // Communicator::prepare() on each, before anything else
-  bool raw = false;     // BenchRank::raw is wanted
-  Nanoseconds launch;   // host time of a kernel launch, where that can be chosen
-  HeapOptions heap;
+  bool prepare = true;      // Communicator::prepare() on each, before anything else
+  bool raw = false;         // BenchRank::raw is wanted
+  Nanoseconds launch = {};  // host time of a kernel launch, where that can be chosen
+  HeapOptions heap = {};
 };
 
 class Ranks {
@@ -133,6 +128,8 @@ class Ranks {
   const bool has_rank_0_;
 };
 
+// "3 ranks: threads of this process on ...".
+std::string threads_on(int ranks, const std::string& where);
 // Calls `work` for each, in threads of their own, and waits for them. Returns the first error that
 // was thrown. `after_failure`: for ranks whose `work` threw, in their threads.
 Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank&)>& work,
@@ -165,15 +162,10 @@ Nanoseconds time_steps(BenchRank& rank, int steps, bool captured, Step&& step) {
 // New ranks, with new communicators and heaps: scenarios ask for them once a case.
 using OpenRanks = std::function<std::unique_ptr<Ranks>(const RanksOptions&)>;
 
-struct SimRanksOptions {
-  int ranks = 2;
-  bool connects_at_once = true;
-  Nanoseconds host_timeout{std::int64_t{10} * 1'000'000'000};  // with ranks that don't come
-  // Called when the ranks are open, before they do anything: to make them fail.
-  std::function<void(SimWorld&)> opened;
-};
-// Throws: invalid_argument; the errors of Communicator::create() and prepare().
-std::unique_ptr<Ranks> open_sim_ranks(const SimRanksOptions& sim, const RanksOptions& options);
+// Ranks of a simulated world. `opened` is called when they are open, before they do anything: to
+// make them fail. Throws: invalid_argument; the errors of Communicator::create() and prepare().
+std::unique_ptr<Ranks> open_sim_ranks(const SimWorldOptions& world, const RanksOptions& options,
+                                      const std::function<void(SimWorld&)>& opened = {});
 
 // Ranks on real GPUs. Started by a launcher (find_launch()), this process is one of them; alone, it
 // has `ranks` threads, each with a GPU (0: one for each). What it opens may be opened again.
@@ -191,15 +183,16 @@ std::vector<Value> BenchRank::gather(const Value& mine, bool failed) {
     bool failed;
   };
   const Message message{mine, failed};
+  const Exception another_failed(ErrorCode::device, "another rank has failed");
   constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
-  if (std::exchange(knows_of_failure, true)) throw AnotherFailed();
+  if (std::exchange(knows_of_failure, true)) throw another_failed;
   const auto all =
       need(nccl->host_all_gather(job, std::as_bytes(std::span(&message, 1)), kTimeout));
   std::vector<Value> values;
   for (const std::vector<std::byte>& bytes : all) {
     Message theirs;
     std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    if (theirs.failed) throw AnotherFailed();
+    if (theirs.failed) throw another_failed;
     values.push_back(theirs.value);
   }
   knows_of_failure = false;

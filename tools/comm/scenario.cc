@@ -14,8 +14,6 @@ namespace {
 constexpr const char* kBounds[] = {"at most", "at least", "exactly"};
 const char* name_of(Bound bound) { return kBounds[static_cast<int>(bound)]; }
 
-}  // namespace
-
 std::string table_text(const ScenarioTable& table) {
   ReportTable text(std::string(table.columns.size(), 'l'));
   text.add(table.columns);
@@ -23,9 +21,15 @@ std::string table_text(const ScenarioTable& table) {
   return "\n" + table.title + "\n" + text.text();
 }
 
-std::string percent(double value) {
-  const std::string text = fmt::format("{:.1f} %", value);
-  return text == "-0.0 %" ? "0.0 %" : text;
+}  // namespace
+
+static void to_json(Json& json, const Aim& aim) {
+  json = {{"what", aim.what}, {"bound", name_of(aim.bound)},
+          {"aim", aim.aim},   {"reached", aim.reached},
+          {"unit", aim.unit}, {"holds", aim.held()}};
+}
+static void to_json(Json& json, const ScenarioTable& table) {
+  json = {{"title", table.title}, {"columns", table.columns}, {"rows", table.rows}};
 }
 
 bool Aim::held() const {
@@ -62,9 +66,9 @@ bool ScenarioReport::holds() const {
 }
 
 std::string scenario_text(const ScenarioReport& report) {
-  std::string text = fmt::format("Scenario {}: {}\n{}\n", report.name, report.title, report.device);
+  std::string text = fmt::format("{}: {}\n{}\n", report.name, report.title, report.device);
   for (const ScenarioTable& table : report.tables) text += table_text(table);
-  ScenarioTable aims{.title = "Aims", .columns = {"", "aim", "", "reached", "", ""}, .rows = {}};
+  ScenarioTable aims{.title = "Aims", .columns = {"", "aim", "", "reached", "", ""}};
   for (const Aim& aim : report.aims) {
     aims.rows.push_back({aim.what, std::string(name_of(aim.bound)), fmt::format("{:.5g}", aim.aim),
                          fmt::format("{:.5g}", aim.reached), aim.unit,
@@ -74,27 +78,19 @@ std::string scenario_text(const ScenarioReport& report) {
   if (!report.notes.empty()) text += "\n";
   for (const std::string& note : report.notes) text += "Note: " + note + "\n";
   for (const std::string& problem : report.problems) text += "WRONG: " + problem + "\n";
-  return text + fmt::format("\nScenario {}: the cure {}\n", report.name,
-                            report.holds() ? "holds" : "DOES NOT HOLD");
+  return text + fmt::format("\n{}: {}\n", report.name,
+                            report.holds() ? "every aim holds" : "DOES NOT HOLD");
 }
 
 std::string scenario_json(const ScenarioReport& report) {
-  Json json{{"scenario", report.name}, {"title", report.title},      {"device", report.device},
-            {"holds", report.holds()}, {"aims", Json::array()},      {"tables", Json::array()},
-            {"notes", report.notes},   {"problems", report.problems}};
-  for (const Aim& aim : report.aims) {
-    json["aims"].push_back({{"what", aim.what},
-                            {"bound", name_of(aim.bound)},
-                            {"aim", aim.aim},
-                            {"reached", aim.reached},
-                            {"unit", aim.unit},
-                            {"holds", aim.held()}});
-  }
-  for (const ScenarioTable& table : report.tables) {
-    json["tables"].push_back(
-        {{"title", table.title}, {"columns", table.columns}, {"rows", table.rows}});
-  }
-  return json_text(json);
+  return json_text(Json{{"scenario", report.name},
+                        {"title", report.title},
+                        {"device", report.device},
+                        {"holds", report.holds()},
+                        {"aims", report.aims},
+                        {"tables", report.tables},
+                        {"notes", report.notes},
+                        {"problems", report.problems}});
 }
 
 }  // namespace weir

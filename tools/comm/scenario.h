@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // `weir comm scenario`: faults that programs meet with collectives, and what Weir makes of them, as
-// programs that say so in numbers. docs/comm-scenarios.md says what each runs.
+// programs that say so in numbers. docs/comm-scenarios.md says what each runs. `weir comm bench`,
+// whose options and columns docs/comm.md defines, is one more.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/ranks.h"
+#include "weir/comm/operation.h"
 
 namespace weir {
 
@@ -25,12 +27,10 @@ struct Aim {
   bool held() const;
 };
 
-std::string percent(double value);  // "12.3 %"; what rounds to nothing has no sign
-
 struct ScenarioTable {
   std::string title;
   std::vector<std::string> columns;
-  std::vector<std::vector<std::string>> rows;
+  std::vector<std::vector<std::string>> rows = {};
 };
 
 struct ScenarioReport {
@@ -55,32 +55,32 @@ struct ScenarioReport {
   bool holds() const;
 };
 
-// C. Sizes are of one rank.
 struct OverlapOptions {
-  int layers = 8;
-  std::uint64_t width = 8192;    // of a layer; its weights are width * width of bfloat16
-  Bytes output = 64_MiB;         // of a layer
   Nanoseconds compute = 850_us;  // of a layer
-  int steps = 10;
   int runs = 5;
   Bytes aim = 480_MiB;
 };
 
-// E.
 struct BucketsOptions {
   struct Model {
     std::uint64_t hidden = 0;
     int layers = 0;
   };
   std::vector<Model> models{{256, 8}, {512, 12}, {1024, 16}, {2048, 16}};
-  int kernels_forward = 20, kernels_backward = 40;  // of a layer
-  std::uint64_t tokens = 4096;                      // in a step, on each rank
-  double flops_per_nanosecond = 400'000;
-  Nanoseconds shortest_kernel = 1500_ns;
   Nanoseconds launch = 3_us;  // of a kernel, on the host
-  Bytes bucket = 25_MiB;
-  int steps = 5;
 };
+
+struct OverheadOptions {
+  std::vector<OperationKind> kinds = {OperationKind::all_reduce};  // or all_gather, reduce_scatter
+  Bytes least = 32_MiB, most = 32_MiB;
+  std::uint64_t factor = 2;  // from size to size; two at least
+  int operations_a_round = 50;
+  int rounds = 31;        // through each
+  bool captured = false;  // a round is one launch of a graph of them
+  bool overlap = false;   // on the communication stream; otherwise on the caller's
+};
+// 10^9 bytes a second that a link carries, as nccl-tests defines it. `size`: of the larger buffer.
+double bus_bandwidth(OperationKind kind, Bytes size, double seconds, int ranks);
 
 // Throw what `open` throws, and what fails; what fails in a case is a cell of its table, and a
 // problem.
@@ -88,8 +88,9 @@ ScenarioReport run_scenario_a(const OpenRanks& open);
 ScenarioReport run_scenario_c(const OpenRanks& open, const OverlapOptions& options);
 ScenarioReport run_scenario_d(const OpenRanks& open);
 ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& options);
+// Throws invalid_argument too: `least` is nothing, or more than `most`.
+ScenarioReport run_overhead(const OpenRanks& open, const OverheadOptions& options);
 
-std::string table_text(const ScenarioTable& table);
 std::string scenario_text(const ScenarioReport& report);
 std::string scenario_json(const ScenarioReport& report);
 

@@ -13,6 +13,12 @@
 namespace weir {
 namespace {
 
+// Of one rank.
+constexpr int kLayers = 8, kSteps = 10;
+constexpr std::uint64_t kWidth = 8192;          // of a layer, whose
+constexpr Bytes kWeights{2 * kWidth * kWidth};  // are of bfloat16
+constexpr Bytes kOutput = 64_MiB;               // of a layer
+
 enum class Way {
   alone,      // no all-reduce
   weir,       // the block carries its fence
@@ -35,11 +41,10 @@ class OverlapOfRank {
  public:
   OverlapOfRank(BenchRank& rank, const OverlapOptions& options, Way way)
       : rank_(rank), options_(options), way_(way) {
-    const Bytes bytes{2 * options_.width * options_.width};
-    for (int layer = 0; layer < options_.layers; ++layer) weights_.push_back(written(bytes));
+    for (int layer = 0; layer < kLayers; ++layer) weights_.push_back(written(kWeights));
     before_ = rank_.heap->statistics();
     rank_.heap->reset_peaks();
-    input_ = written(options_.output);
+    input_ = written(kOutput);
     if (way_ == Way::host_sees) comm_ = rank_.kernels->new_stream();
     rank_.kernels->finish(rank_.compute);
   }
@@ -49,7 +54,7 @@ class OverlapOfRank {
 
   // The host does not wait from layer to layer, nor from step to step.
   Outcome run(bool captured) {
-    const Nanoseconds time = time_steps(rank_, options_.steps, captured, [this] { step(); });
+    const Nanoseconds time = time_steps(rank_, kSteps, captured, [this] { step(); });
     const Bytes peak{rank_.heap->statistics().reserved_bytes.peak};
     return {peak - Bytes{before_.reserved_bytes.current}, time, std::move(picture_)};
   }
@@ -72,10 +77,9 @@ class OverlapOfRank {
     std::vector<Block> kept;  // until the step ends
     for (const Block& weights : weights_) {
       free_seen();
-      Block output = allocate(*rank_.heap, options_.output, rank_.compute);
-      const Bytes bytes{2 * options_.width * options_.width};
-      const Access layer[] = {Reads(input_.get(), options_.output), Reads(weights.get(), bytes),
-                              Writes(output.get(), options_.output)};
+      Block output = allocate(*rank_.heap, kOutput, rank_.compute);
+      const Access layer[] = {Reads(input_.get(), kOutput), Reads(weights.get(), kWeights),
+                              Writes(output.get(), kOutput)};
       rank_.kernels->work(rank_.compute, layer, options_.compute);
       reduce(std::move(output), kept, last);
       const Statistics now = rank_.heap->statistics();
@@ -91,7 +95,7 @@ class OverlapOfRank {
     const Operation sum{.kind = OperationKind::all_reduce,
                         .send = output.get(),
                         .receive = output.get(),
-                        .count = options_.output.count / 2,
+                        .count = kOutput.count / 2,
                         .type = DataType::bfloat16};
     if (way_ == Way::weir || way_ == Way::kept) {
       last = need(rank_.comm->run(sum, overlapped(rank_.compute)));
@@ -128,14 +132,12 @@ class OverlapOfRank {
 // Of rank 0, in new ranks.
 Outcome run_once(const OpenRanks& open, const OverlapOptions& options, const Variant& variant,
                  ScenarioReport& report) {
-  RanksOptions wanted;
-  wanted.raw = variant.way == Way::host_sees;
-  wanted.launch = 3_us;
   Outcome first;
-  need(report.run(open, wanted, [&](BenchRank& rank) {
-    Outcome outcome = OverlapOfRank(rank, options, variant.way).run(variant.captured);
-    if (rank.rank == 0) first = std::move(outcome);
-  }));
+  need(report.run(
+      open, {.raw = variant.way == Way::host_sees, .launch = 3_us}, [&](BenchRank& rank) {
+        Outcome outcome = OverlapOfRank(rank, options, variant.way).run(variant.captured);
+        if (rank.rank == 0) first = std::move(outcome);
+      }));
   return first;
 }
 
@@ -143,19 +145,6 @@ double ratio(Nanoseconds a, Nanoseconds b) {
   return static_cast<double>(a.count) / static_cast<double>(std::max<std::int64_t>(b.count, 1));
 }
 double mebibytes(Bytes bytes) { return static_cast<double>(bytes.count) / (1 << 20); }
-
-// Runs it, adds its row, and says how many of the runs gave the very bytes of the first.
-Outcome run_variant(const OpenRanks& open, const OverlapOptions& options, const Variant& variant,
-                    ScenarioTable& table, int& alike, ScenarioReport& report) {
-  const Outcome first = run_once(open, options, variant, report);
-  alike = 1;
-  for (int run = 1; run < options.runs; ++run) {
-    if (run_once(open, options, variant, report).picture == first.picture) ++alike;
-  }
-  table.rows.push_back({variant.name, in_words(first.beyond), in_words(first.step),
-                        fmt::format("{} of {}", alike, options.runs)});
-  return first;
-}
 
 // The row that keeps every buffer comes before Weir's.
 const Variant kVariants[] = {
@@ -176,13 +165,17 @@ ScenarioReport run_scenario_c(const OpenRanks& open, const OverlapOptions& optio
       .title = fmt::format(
           "{} layers {} wide, each with an output of {}, all-reduced, dropped at once; {} steps, "
           "and the host waits for none",
-          options.layers, options.width, in_words(options.output), options.steps),
-      .columns = {"", "beyond the weights", "step", "runs of the same bytes"},
-      .rows = {}};
+          kLayers, kWidth, in_words(kOutput), kSteps),
+      .columns = {"", "beyond the weights", "step", "runs of the same bytes"}};
   Outcome kept;  // eager; then captured
   for (const Variant& variant : kVariants) {
-    int alike = 0;
-    const Outcome outcome = run_variant(open, options, variant, table, alike, report);
+    const Outcome outcome = run_once(open, options, variant, report);
+    int alike = 1;  // runs that gave the very bytes of the first
+    for (int run = 1; run < options.runs; ++run) {
+      if (run_once(open, options, variant, report).picture == outcome.picture) ++alike;
+    }
+    table.rows.push_back({variant.name, in_words(outcome.beyond), in_words(outcome.step),
+                          fmt::format("{} of {}", alike, options.runs)});
     if (variant.way == Way::weir) {
       const std::string name = variant.name;
       report.aims.push_back({name + ": memory beyond the weights", "MiB", Bound::at_most,

@@ -14,7 +14,13 @@ namespace {
 
 using Model = BucketsOptions::Model;
 
-constexpr std::uint64_t kTensors = 12;  // of a layer, each hidden * hidden of float32
+constexpr std::uint64_t kTensors = 12;        // of a layer, each hidden * hidden of float32
+constexpr int kForward = 20, kBackward = 40;  // kernels of a layer
+constexpr double kTokens = 4096;              // in a step, on each rank
+constexpr double kFlopsPerNanosecond = 400'000;
+constexpr Nanoseconds kShortestKernel = 1500_ns;
+constexpr Bytes kBucket = 25_MiB;
+constexpr int kSteps = 5;
 
 // "Never slower": a run begins with the launch of a graph instead of that of a kernel, which shows,
 // a little, however many steps follow.
@@ -28,33 +34,31 @@ Bytes bytes_of_tensor(const Model& model) { return {4 * model.hidden * model.hid
 
 class StepOfRank {
  public:
-  StepOfRank(BenchRank& rank, const BucketsOptions& options, const Model& model)
+  StepOfRank(BenchRank& rank, const Model& model)
       : rank_(rank),
-        options_(options),
         model_(model),
         buckets_(need(Bucketer::create(*rank.comm, tensors_of(model), DataType::float32,
-                                       rank.compute, {.bucket = options.bucket}))) {
+                                       rank.compute, {.bucket = kBucket}))) {
     step();  // one warm-up: what connects, and what is allocated once
   }
 
   std::size_t buckets() const { return buckets_.buckets(); }
 
   Nanoseconds time(bool captured) {
-    return time_steps(rank_, options_.steps, captured, [this] { step(); });
+    return time_steps(rank_, kSteps, captured, [this] { step(); });
   }
 
  private:
   // Matrix products: two operations for each parameter and token, forward; twice that, backward.
   Nanoseconds kernel_time(int passes, int kernels) const {
     const double parameters = static_cast<double>(kTensors * model_.hidden * model_.hidden);
-    const double flops = 2 * passes * parameters * static_cast<double>(options_.tokens);
-    const auto time = static_cast<std::int64_t>(flops / options_.flops_per_nanosecond / kernels);
-    return std::max(options_.shortest_kernel, Nanoseconds{time});
+    const double time = 2 * passes * parameters * kTokens / kFlopsPerNanosecond / kernels;
+    return std::max(kShortestKernel, Nanoseconds{static_cast<std::int64_t>(time)});
   }
 
   void step() {
-    const Nanoseconds forward = kernel_time(1, options_.kernels_forward);
-    for (int kernel = 0; kernel < model_.layers * options_.kernels_forward; ++kernel) {
+    const Nanoseconds forward = kernel_time(1, kForward);
+    for (int kernel = 0; kernel < model_.layers * kForward; ++kernel) {
       rank_.kernels->work(rank_.compute, {}, forward);
     }
     for (int layer = model_.layers - 1; layer >= 0; --layer) {
@@ -65,14 +69,14 @@ class StepOfRank {
       const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
       const Nanoseconds time{static_cast<std::int64_t>(bytes / 1000)};
       rank_.kernels->work(rank_.compute, use_gradients(static_cast<std::uint64_t>(layer), Reads),
-                          std::max(options_.shortest_kernel, time));
+                          std::max(kShortestKernel, time));
     }
   }
 
   // The last kernel writes the layer's gradients.
   void backward(std::uint64_t layer) {
-    const Nanoseconds time = kernel_time(2, options_.kernels_backward);
-    for (int kernel = 1; kernel < options_.kernels_backward; ++kernel) {
+    const Nanoseconds time = kernel_time(2, kBackward);
+    for (int kernel = 1; kernel < kBackward; ++kernel) {
       rank_.kernels->work(rank_.compute, {}, time);
     }
     rank_.kernels->work(rank_.compute, use_gradients(layer, Writes), time);
@@ -91,7 +95,6 @@ class StepOfRank {
   }
 
   BenchRank& rank_;
-  const BucketsOptions& options_;
   const Model model_;
   Bucketer buckets_;
 };
@@ -107,11 +110,9 @@ struct Times {
 
 Times time_model(const OpenRanks& open, const BucketsOptions& options, const Model& model,
                  ScenarioReport& report) {
-  RanksOptions wanted;
-  wanted.launch = options.launch;
   Times times;
-  need(report.run(open, wanted, [&](BenchRank& rank) {
-    StepOfRank step(rank, options, model);
+  need(report.run(open, {.launch = options.launch}, [&](BenchRank& rank) {
+    StepOfRank step(rank, model);
     const Nanoseconds eager = step.time(false), captured = step.time(true);
     if (rank.rank == 0) times = {eager, captured, step.buckets()};
   }));
@@ -124,16 +125,15 @@ ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& optio
   ScenarioReport report{.name = "E", .title = "a step that drowns in launches and communication"};
   ScenarioTable table{
       .title = "A step of data-parallel training, gradients all-reduced in buckets of " +
-               in_words(options.bucket) + " while the backward pass goes on; one warm-up",
-      .columns = {"hidden", "layers", "gradients", "buckets", "eager", "captured", "shorter"},
-      .rows = {}};
+               in_words(kBucket) + " while the backward pass goes on; one warm-up",
+      .columns = {"hidden", "layers", "gradients", "buckets", "eager", "captured", "shorter"}};
   double first = 0, least = 100;
   for (const Model& model : options.models) {
     const Times times = time_model(open, options, model, report);
     const Bytes gradients = bytes_of_tensor(model) * tensors_of(model).size();
     table.rows.push_back({std::to_string(model.hidden), std::to_string(model.layers),
                           in_words(gradients), std::to_string(times.buckets), in_words(times.eager),
-                          in_words(times.captured), percent(times.shorter())});
+                          in_words(times.captured), fmt::format("{:.1f} %", times.shorter())});
     if (table.rows.size() == 1) first = times.shorter();
     least = std::min(least, times.shorter());
   }
@@ -144,8 +144,7 @@ ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& optio
   report.notes.push_back(fmt::format(
       "kernels are lengths of time, at least {}, {} forward and {} backward in a layer. On "
       "simulated devices a launch takes {} of the host, on GPUs what it takes there",
-      in_words(options.shortest_kernel), options.kernels_forward, options.kernels_backward,
-      in_words(options.launch)));
+      in_words(kShortestKernel), kForward, kBackward, in_words(options.launch)));
   return report;
 }
 

@@ -63,46 +63,40 @@ class SimKernels final : public Kernels {
 
 // What simulated ranks share; it outlives them.
 struct SimJob {
-  explicit SimJob(const SimWorldOptions& options) : world(options) {}
   SimWorld world;
   std::vector<std::unique_ptr<Nccl>> nccls = {};
 };
 
 }  // namespace
 
-std::unique_ptr<Ranks> open_sim_ranks(const SimRanksOptions& sim, const RanksOptions& options) {
-  if (sim.ranks < 1 || sim.ranks > 64) {
+std::unique_ptr<Ranks> open_sim_ranks(const SimWorldOptions& world, const RanksOptions& options,
+                                      const std::function<void(SimWorld&)>& opened) {
+  if (world.ranks < 1 || world.ranks > 64) {
     throw Exception(ErrorCode::invalid_argument,
-                    fmt::format("--ranks {}: of 1 to 64, since each is a thread", sim.ranks));
+                    fmt::format("--ranks {}: of 1 to 64, since each is a thread", world.ranks));
   }
-  const auto job = std::make_shared<SimJob>(SimWorldOptions{
-      .ranks = sim.ranks,
-      .connects_at_once = sim.connects_at_once,
-      .host_timeout = std::chrono::milliseconds(sim.host_timeout.count / 1'000'000)});
+  const std::shared_ptr<SimJob> job(new SimJob{SimWorld(world)});
   SimOptions costs;
   costs.costs.launch = options.launch;
   std::vector<BenchRank> ranks;
-  for (int rank = 0; rank < sim.ranks; ++rank) {
+  for (int rank = 0; rank < world.ranks; ++rank) {
     auto device = std::make_unique<SimDevice>(costs);
     Nccl& nccl = *job->nccls.emplace_back(job->world.rank(rank, *device));
-    auto kernels = std::make_unique<SimKernels>(*device, rank, sim.ranks);
-    ranks.push_back({rank, sim.ranks, &nccl, {}, std::move(device), std::move(kernels)});
+    auto kernels = std::make_unique<SimKernels>(*device, rank, world.ranks);
+    ranks.push_back({rank, world.ranks, &nccl, {}, std::move(device), std::move(kernels)});
   }
   const UniqueId id = need(job->nccls.front()->unique_id());
   need(in_threads(ranks, [&](BenchRank& rank) {
     rank.job = need(rank.nccl->init(id, rank.ranks, rank.rank, {.name = "job"}));
   }));
-  const std::string description =
-      sim.ranks == 1
-          ? "1 rank: a thread of this process on a simulated device"
-          : fmt::format("{} ranks: threads of this process on simulated devices", sim.ranks);
   // Simulated calls give up by themselves, before a communicator leaves them to their threads.
-  const CommunicatorOptions settings{.host_timeout = sim.host_timeout + 5'000_ms,
-                                     .watch_every = {}};
-  auto opened =
-      std::make_unique<Ranks>(description, std::move(ranks), options, settings, job, &job->world);
-  if (sim.opened) sim.opened(job->world);
-  return opened;
+  const Nanoseconds host_timeout{world.host_timeout / std::chrono::nanoseconds(1)};
+  auto ranks_of_job = std::make_unique<Ranks>(
+      threads_on(world.ranks, "simulated devices"), std::move(ranks), options,
+      CommunicatorOptions{.host_timeout = host_timeout + 5'000_ms, .watch_every = {}}, job,
+      &job->world);
+  if (opened) opened(job->world);
+  return ranks_of_job;
 }
 
 }  // namespace weir
