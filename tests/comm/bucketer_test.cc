@@ -93,7 +93,7 @@ TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
   Rank& rank = *ranks_[0];
   // 4 KiB each, buckets of two, the first of one.
   Bucketer buckets =
-      make(rank, {1024, 1024, 1000, 1024, 1024}, {.bucket = 8_KiB, .first_bucket = 4_KiB});
+      make(rank, {1024, 1024, 1024, 1000, 1024}, {.bucket = 8_KiB, .first_bucket = 4_KiB});
   EXPECT_EQ(buckets.buckets(), 3u);
   EXPECT_EQ(Address::of(buckets.bucket_view(2)) - Address::of(buckets.bucket_view(3)), 4_KiB);
   EXPECT_EQ(Address::of(buckets.bucket_view(0)) - Address::of(buckets.bucket_view(1)), 4_KiB);
@@ -101,16 +101,6 @@ TEST_F(Buckets, AreFilledFromTheLastParameterToTheFirst) {
   // A large tensor has a bucket of its own.
   const BucketerOptions small{.bucket = 8_KiB, .first_bucket = 4_KiB};
   EXPECT_EQ(make(rank, {1, 100'000, 1, 1, 300'000}, small).buckets(), 4u);
-}
-
-TEST_F(Buckets, AreAllReducedOnceAStepWithoutTheHost) {
-  const std::vector<std::uint64_t> counts{70'000, 1, 127, 300'000, 0, 5'000, 64, 999'999};
-  on_all([&](Rank& rank) {
-    Bucketer buckets = make(rank, counts, {.bucket = 1_MiB, .first_bucket = 64_KiB});
-    for (int i = 0; i < 10; ++i) step(rank, buckets, counts, shuffled(counts.size(), 0));
-    EXPECT_EQ(operations(rank), 10 * buckets.buckets());
-    EXPECT_EQ(host_waits(rank), 0u);
-  });
 }
 
 // Buckets differ in size, so that the simulated NCCL tells orders apart.
@@ -125,6 +115,7 @@ TEST_F(Buckets, AreLaunchedInOneOrderWhateverOrderGradientsComeIn) {
       step(rank, buckets, counts, shuffled(counts.size(), seed));
     }
     EXPECT_EQ(operations(rank), 20 * buckets.buckets());
+    EXPECT_EQ(host_waits(rank), 0u);
   });
   EXPECT_THAT(world_.mismatches(), IsEmpty());
 }
@@ -187,7 +178,7 @@ TEST_F(Buckets, MisusedSayHow) {
                ErrorCode::invalid_argument, "tensor 0 has 18446744073709551615 elements");
 }
 
-TEST_F(Buckets, MayBeOfOneTensorOrNoneOrTenThousand) {
+TEST_F(Buckets, MayBeOfOneTensorOrNone) {
   on_all([&](Rank& rank) {
     Bucketer one = make(rank, {1});
     step(rank, one, {1}, {0});
@@ -198,29 +189,6 @@ TEST_F(Buckets, MayBeOfOneTensorOrNoneOrTenThousand) {
     EXPECT_EQ(empty.bucket_view(0), nullptr);
     step(rank, empty, {0, 0}, {1, 0});
     EXPECT_EQ(operations(rank), 1u);
-    std::vector<std::uint64_t> counts;
-    for (std::uint64_t i = 0; i < 10'000; ++i) counts.push_back(i * 37 % 3001);
-    Bucketer many = make(rank, counts);
-    for (std::uint32_t i = 0; i < 3; ++i) {
-      for (const std::size_t tensor : shuffled(counts.size(), i)) {
-        expect_ok(many.ready(tensor));
-      }
-      expect_ok(many.finish());
-    }
-    EXPECT_EQ(operations(rank), 1 + 3 * many.buckets());
-  });
-}
-
-TEST_F(Buckets, GoBackInTheMiddleOfAStep) {
-  on_all([&](Rank& rank) {
-    {
-      Bucketer buckets = make(rank, {1000, 1000});
-      write(rank, buckets, 1, 1000, rank.compute, 5_ms);
-      expect_ok(buckets.ready(1));
-    }
-    void* const next = rank.allocate(8_KiB, rank.side);
-    rank.write(rank.side, next, 8_KiB);
-    rank.free(next);
   });
 }
 

@@ -295,36 +295,6 @@ TEST_F(CapturedCollectives, CostNoEventThatNobodyWaitsFor) {
   });
 }
 
-TEST_F(CapturedCollectives, ThatARankDoesNotAgreeOnEndTheCommunicatorInTime) {
-  create({.host_timeout = Nanoseconds{2'000'000'000}});
-  prepare();
-  Rank& rank = *ranks_[0];
-  GraphPool pool(*rank.heap);
-  CaptureScope capture = begin(rank, pool);
-  void* const block = rank.allocate(kSize, rank.compute);
-  expect_ok(rank.sum(block, kSize, rank.compute));
-  rank.free(block);
-  expect_error(rank.comm->end_capture(capture), ErrorCode::device, "a rank did not take part");
-  expect_error(rank.comm->status(), ErrorCode::device, "a rank did not take part");
-}
-
-// The others are told at once, and do not wait for their host_timeout.
-TEST_F(CapturedCollectives, OfACommunicatorThatHasEndedOnOneRankAreLaunchedByNone) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    for (int round = 0; round < 2; ++round) {
-      CaptureScope capture = begin(rank, pool);
-      if (rank.number == 1) rank.comm->abort("a test");
-      expect_error(rank.comm->end_capture(capture),
-                   rank.number == 1 ? ErrorCode::device : ErrorCode::capture,
-                   "rank 1 of 2: aborted: a test");
-    }
-    EXPECT_EQ(rank.comm->status().ok(), rank.number == 0);
-  });
-}
-
 TEST_F(CapturedCollectives, OfACommunicatorThatHasEndedDoNotWaitLongForOtherRanks) {
   create();
   prepare();
@@ -337,49 +307,6 @@ TEST_F(CapturedCollectives, OfACommunicatorThatHasEndedDoNotWaitLongForOtherRank
     expect_error(rank.comm->end_capture(capture), ErrorCode::device, "aborted: a test");
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin_of_wait, std::chrono::seconds(5));
-}
-
-TEST_F(CapturedCollectives, HoldTheCommunicatorUntilTheirGraphIsGone) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    CaptureScope capture = begin(rank, pool);
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(rank.sum(block, kSize, rank.compute));
-    rank.free(block);
-    Graph graph = got(rank.comm->end_capture(capture));
-    expect_error(rank.comm->close(), ErrorCode::invalid_argument, "1 graphs");
-    expect_ok(rank.comm->launch(graph, rank.compute));  // it works as before
-    rank.device.finish();
-    graph = Graph();
-    expect_ok(rank.comm->close());
-    expect_error(rank.comm->status(), ErrorCode::invalid_argument, "closed");
-  });
-}
-
-TEST_F(CapturedCollectives, InTenThousandCapturesLeaveNothingBehind) {
-  create();
-  prepare();
-  on_all([](Rank& rank) {
-    GraphPool pool(*rank.heap);
-    std::uint64_t events = 0;
-    Bytes memory;
-    for (int round = 0; round < 10'000; ++round) {
-      CaptureScope capture = begin(rank, pool);
-      void* const block = rank.allocate(kSize, rank.compute);
-      expect_ok(rank.sum(block, kSize, rank.compute));
-      rank.free(block);
-      expect_ok(capture.end());
-      if (round == 1000) {
-        events = rank.device.live().events;
-        memory = rank.device.physical_bytes();
-      }
-    }
-    EXPECT_EQ(rank.device.live().events, events);
-    EXPECT_EQ(rank.device.physical_bytes(), memory);
-  });
-  EXPECT_EQ(world_.counts().streams, 4u);  // an eager one and a captured one for each rank
 }
 
 }  // namespace

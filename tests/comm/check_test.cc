@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What `weir comm check` reads of a machine that was made up, and what it says of it.
-#include "comm_check.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "comm_check.h"
 #include "tests/temporary_folder.h"
 
 namespace weir {
@@ -111,14 +110,6 @@ TEST_F(Checks, HaveALineInTheDocumentForEachRule) {
     if (line.starts_with("| `")) listed.insert(line.substr(3, line.find('`', 3) - 3));
   }
   EXPECT_EQ(listed, cases);
-}
-
-TEST_F(Checks, OfAMachineWithNothingFindNothing) {
-  const TemporaryFolder empty;
-  const Check nothing = check_machine(empty.path(), {}, "");
-  EXPECT_THAT(nothing.findings, IsEmpty());
-  EXPECT_EQ(check_text(nothing), "RDMA ports: 0\n\nSettings in force: 0\n\nFindings: 0\n");
-  EXPECT_EQ(nlohmann::json::parse(check_json(nothing))["settings"].size(), 0u);
 }
 
 TEST_F(Checks, PutErrorsFirstAndCutLongValues) {

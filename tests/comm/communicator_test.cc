@@ -8,6 +8,8 @@
 
 #include "comm/comm_state.h"
 #include "tests/comm/ranks.h"
+#include "tests/temporary_folder.h"
+#include "weir/allocator.h"
 #include "weir/interposed_device.h"
 
 namespace weir {
@@ -95,18 +97,6 @@ TEST_F(Communicators, ThatNcclCannotMakeSayWhy) {
                ErrorCode::device, "communicator 'world': init: made to fail");
 }
 
-TEST_F(Communicators, WhoseControlCannotBeMadeHaveEnded) {
-  create();
-  for (int number = 0; number < 2; ++number) world_.fail(number, NcclCall::split, 1);
-  on_all([](Rank& rank) {
-    expect_error(
-        rank.comm->prepare(), ErrorCode::device,
-        "communicator 'world', rank " + std::to_string(rank.number) + " of 2: split: made to fail");
-    EXPECT_FALSE(rank.comm->prepared());
-    EXPECT_FALSE(rank.comm->status());
-  });
-}
-
 TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
   const UniqueId id = *ranks_[0]->nccl->unique_id();
   on_all([&](Rank& rank) {
@@ -126,11 +116,12 @@ TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
   EXPECT_FALSE(ranks_[1]->comm->prepared());
 }
 
-// The device has no memory left but what the heap holds idle.
+// The device has no memory left but what the heap holds idle, some of it used by work still.
 TEST_F(Communicators, MayBePreparedAndClosedInACaptureWhichGoesOn) {
   create();
   on_all([](Rank& rank) {
     void* const block = rank.allocate(rank.device.memory_info()->free, rank.compute);
+    rank.write(rank.compute, block, 1_MiB, 5_ms);
     rank.free(block);
     GraphPool pool(*rank.heap);
     CaptureScope capture = begin(rank, pool);
@@ -163,16 +154,6 @@ TEST_F(FourRanks, SplitByColorInOrderOfKey) {
         (*half)->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(rank.compute)));
     rank.free(block);
   });
-}
-
-TEST_F(Communicators, SeeWhatNcclFoundInTheBackground) {
-  create();
-  Rank& rank = *ranks_[0];
-  expect_ok(rank.comm->poll());
-  world_.set_async_error(0, "remote process exited");
-  expect_error(rank.comm->poll(), ErrorCode::device, "remote process exited");
-  world_.set_async_error(0, "");
-  expect_error(rank.comm->status(), ErrorCode::device, "remote process exited");  // it stays ended
 }
 
 TEST_F(Communicators, AreWatchedByAThreadOfTheirOwn) {
@@ -241,16 +222,6 @@ TEST_F(Communicators, ThatAreAbortedSayWhyAndAreClosed) {
     expect_ok(rank.comm->close());
     EXPECT_EQ(rank.heap->statistics().live_blocks.current, 0u);
   });
-}
-
-TEST_F(Communicators, ThatNcclCannotDestroyAreSaidAndTheRestIsGone) {
-  create();
-  const std::uint64_t live = world_.counts().communicators;
-  world_.fail(0, NcclCall::destroy, 1);
-  expect_error(ranks_[0]->comm->close(), ErrorCode::device, "destroy: made to fail");
-  expect_ok(ranks_[0]->comm->close());
-  EXPECT_EQ(world_.counts().communicators, live);
-  left_communicators_ = 1;
 }
 
 // The device, the heap and NCCL may go before the last Work.
@@ -349,19 +320,53 @@ TEST_F(BoundedCommunicators, AreClosedOnceNobodyWaitsOnTheirDevice) {
   }
 }
 
-TEST_F(Communicators, MadeAThousandTimesLeaveNothing) {
-  Rank& rank = *ranks_[0];
-  for (int round = 0; round < 1000; ++round) {
-    Result<Communicator> made =
-        Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0, {.watch_every = {}});
-    ASSERT_TRUE(made.ok());
-    void* const block = rank.allocate(kSize, rank.compute);
-    expect_ok(
-        made->all_reduce(block, block, kCount, DataType::int32, {}, overlapped(rank.compute)));
-    rank.free(block);
+// A communicator of the launch in one call.
+TEST(World, OfASimulatedDeviceHasOneRankAndIsPrepared) {
+  SimDevice device;
+  Allocator allocator(device);
+  Result<Communicator> world = Communicator::world(allocator);
+  expect_ok(world);
+  EXPECT_EQ(world->ranks(), 1);
+  EXPECT_EQ(world->rank(), 0);
+  EXPECT_TRUE(world->prepared());
+  EXPECT_EQ(&world->context().heap, &allocator.heap());
+  const Stream stream = device.new_stream();
+  Result<void*> block = allocator.heap().allocate(4_MiB, stream);
+  expect_ok(block);
+  expect_ok(world->all_reduce(*block, *block, 1024, DataType::float32, {}, stream));
+  expect_ok(allocator.heap().deallocate(*block));
+}
+
+TEST(World, LivesAsLongAsTheLastCommunicatorMadeOfIt) {
+  SimDevice device;
+  Allocator allocator(device);
+  std::optional<Communicator> left;
+  {
+    Result<Communicator> world = Communicator::world(allocator);
+    expect_ok(world);
+    Result<std::optional<Communicator>> part = world->split(0, 0, {.name = "part"});
+    expect_ok(part);
+    left = std::move(*part);
   }
-  EXPECT_LT(rank.device.live().events, 300u);
-  EXPECT_EQ(rank.device.physical_peak(), kSize);
+  const Stream stream = device.new_stream();
+  Result<void*> block = allocator.heap().allocate(4_MiB, stream);
+  expect_ok(left->all_reduce(*block, *block, 1024, DataType::float32, {}, stream));
+  expect_ok(allocator.heap().deallocate(*block));
+  expect_ok(left->close());
+}
+
+TEST(World, OfALaunchThatIsWrongIsRefusedByItsVariable) {
+  ::setenv("WEIR_RANK", "0", 1);
+  SimDevice device;
+  Allocator allocator(device);
+  expect_error(Communicator::world(allocator), ErrorCode::invalid_argument, "WEIR_WORLD_SIZE");
+  ::unsetenv("WEIR_RANK");
+}
+
+TEST(World, TheDocumentShowsTheExample) {
+  const std::string file = test::content_of("docs/examples/world.cc");
+  const std::string example = file.substr(file.find('\n') + 1);  // without the licence's line
+  EXPECT_THAT(test::content_of("docs/comm.md"), testing::HasSubstr("```cpp\n" + example + "```"));
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class Program {
   }
   void run() {
     if (!works(rank_.comm->prepare())) return;
-    sum();
+    sum(rank_.side);
     group();
     reduce_buckets();
     use_registered_memory();
@@ -72,10 +72,10 @@ class Program {
     use(*block);
     works(rank_.heap->deallocate(*block));
   }
-  void sum() {
+  void sum(Stream waiting) {
     with_block([&](void* block) {
       const Result<Work> work = rank_.sum(block, kFaultSize, rank_.compute);
-      if (works(work)) works(work->wait(rank_.side));
+      if (works(work)) works(work->wait(waiting));
     });
   }
   void group() {
@@ -108,15 +108,9 @@ class Program {
     GraphPool pool(*rank_.heap);
     Result<CaptureScope> scope = CaptureScope::begin(pool, rank_.compute);
     if (!works(scope)) return;
-    sum_in_capture();
+    sum(rank_.compute);
     Result<Graph> graph = rank_.comm->end_capture(*scope);
     if (works(graph)) works(rank_.comm->launch(*graph, rank_.side));
-  }
-  void sum_in_capture() {
-    with_block([&](void* block) {
-      const Result<Work> work = rank_.sum(block, kFaultSize, rank_.compute);
-      if (works(work)) works(work->wait(rank_.compute));
-    });
   }
   void split() {
     Result<std::optional<Communicator>> part = rank_.comm->split(0, 0, {.watch_every = {}});

@@ -115,11 +115,7 @@ class OnGpus : public testing::TestWithParam<On> {
     create(options);
     on_all([](GpuRank& rank) { expect_ok(rank.comm->prepare()); });
   }
-  void on_all(const std::function<void(GpuRank&)>& work) {
-    std::vector<std::thread> threads;
-    for (GpuRank& rank : ranks_) threads.emplace_back([&] { work(rank); });
-    for (std::thread& thread : threads) thread.join();
-  }
+  void on_all(const std::function<void(GpuRank&)>& work) { on_each(ranks_, work); }
 
   std::vector<GpuRank> ranks_;
 
@@ -152,13 +148,6 @@ class OnGpus : public testing::TestWithParam<On> {
 
   std::optional<SimWorld> world_;
 };
-
-inline CaptureScope begin(const GpuRank& rank, GraphPool& pool,
-                          CaptureMode mode = CaptureMode::global) {
-  Result<CaptureScope> capture = CaptureScope::begin(pool, rank.compute, mode);
-  expect_ok(capture);
-  return *std::move(capture);
-}
 
 constexpr ReduceOp kLargest = ReduceOp::max;
 constexpr DataType kBytes = DataType::uint8;

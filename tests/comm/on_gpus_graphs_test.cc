@@ -283,30 +283,6 @@ TEST_P(Trouble, ThatEndsACommunicatorOnOneRankIsToldToTheOthersAtOnce) {
       << "the host_timeout is 120 s";
 }
 
-TEST_P(Trouble, OfThreeCommunicatorsWithGraphsAndEagerOperationsInOneOrderIsNone) {
-  create_prepared();
-  on_all([](GpuRank& rank) {
-    std::vector<Communicator> all;
-    for (int i = 0; i < 2; ++i) all.push_back(*split_all(rank));
-    GraphPool pool(*rank.heap);
-    std::vector<Graph> graphs;
-    for (Communicator& comm : all) {
-      CaptureScope capture = begin(rank, pool);
-      use_once(rank, comm, rank.compute, 9);
-      graphs.push_back(got(comm.end_capture(capture)));
-    }
-    void* const eager = rank.allocate(kGraphSize, rank.compute);
-    for (int round = 0; round < 200; ++round) {
-      const auto which = static_cast<std::size_t>(round * 7 % 3);
-      if (which < graphs.size()) expect_ok(all[which].launch(graphs[which], rank.compute));
-      expect_ok(got(largest(*rank.comm, eager, rank.compute)).wait(rank.compute));
-    }
-    rank.finish();
-    rank.free(eager);
-    graphs.clear();
-  });
-}
-
 std::string name(const testing::TestParamInfo<On>& info) { return test::name_of(info.param); }
 INSTANTIATE_TEST_SUITE_P(Ranks, Graphs, testing::Values(On::simulated, On::gpus), name);
 INSTANTIATE_TEST_SUITE_P(Ranks, Trouble, testing::Values(On::simulated, On::gpus), name);

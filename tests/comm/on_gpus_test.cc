@@ -46,39 +46,6 @@ TEST_P(Memory, OfBuffersThatGoAtOnceIsExactAndDoesNotGrow) {
   });
 }
 
-TEST_P(Memory, OfACapturedStepIsExactBesideEagerOperations) {
-  create_prepared();
-  on_all([](GpuRank& rank) {
-    GraphPool pool(*rank.heap);
-    std::vector<Graph> graphs;
-    for (std::uint64_t number = 0; number < 2; ++number) {
-      CaptureScope capture = begin(rank, pool);
-      for (std::uint64_t layer = 0; layer < 8; ++layer) {
-        void* const block = rank.allocate(kPart, rank.compute);
-        rank.write(rank.compute, block, kPart, 10 * number + layer);
-        expect_ok(got(largest(rank, block, kPart, rank.compute)).wait(rank.compute));
-        rank.check(rank.compute, block, kPart, 10 * number + layer);
-        rank.free(block);
-      }
-      Graph graph = got(rank.comm->end_capture(capture));
-      graphs.push_back(std::move(graph));
-    }
-    for (std::uint64_t round = 0; round < 500; ++round) {
-      void* const eager = rank.allocate(kPart, rank.side);
-      rank.write(rank.side, eager, kPart, round);
-      const Result<Work> work = largest(rank, eager, kPart, rank.side);
-      expect_ok(work);
-      for (Graph& graph : graphs) expect_ok(rank.comm->launch(graph, rank.compute));
-      if (work) expect_ok(work->wait(rank.side));
-      rank.check(rank.side, eager, kPart, round);
-      rank.free(eager);
-    }
-    rank.finish();
-    expect_ok(rank.comm->status());
-    EXPECT_FALSE(rank.comm->close().ok()) << "graphs are alive";
-  });
-}
-
 constexpr Bytes kLayer = 16_MiB;  // once to three times
 
 // Activations of eight layers, each all-reduced, kept for the way back and given back there.

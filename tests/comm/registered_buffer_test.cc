@@ -159,36 +159,6 @@ TEST_F(RegisteredSoon, BuffersAreKeptWhereWorkDoesNotEnd) {
   });
 }
 
-TEST_F(Registered, RanksThatAskForDifferentThingsSayWho) {
-  on_all([&](Rank& rank) {
-    GraphPool graphs(*rank.heap);
-    Result<CaptureScope> capture = CaptureScope::begin(graphs, rank.compute);
-    const Error error = rank.number == 0
-                            ? rank.comm->end_capture(*capture).error()
-                            : RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB).error();
-    expect_error(Status(error), ErrorCode::invalid_argument, "ranks ask for different things");
-  });
-}
-
-// The device has no memory left but what the heap holds idle, some of it used by work still.
-TEST_F(Registered, BuffersMayComeInACaptureWhichGoesOn) {
-  on_all([&](Rank& rank) {
-    for (const bool is_full : {false, true}) {
-      if (is_full) {
-        void* const block = rank.allocate(rank.device.memory_info()->free, rank.compute);
-        rank.write(rank.compute, block, 1_MiB, 5_ms);
-        rank.free(block);
-      }
-      GraphPool graphs(*rank.heap);
-      CaptureScope capture = begin(rank, graphs);
-      Result<RegisteredBuffer> made = RegisteredBuffer::create(*rank.comm, rank.compute, 8_MiB);
-      expect_ok(made);
-      expect_ok(capture.end());
-      if (made) expect_ok(made->close());
-    }
-  });
-}
-
 TEST_F(Registered, BuffersAreNotClosedInACaptureWhichGoesOn) {
   create_buffers();
   on_all([&](Rank& rank) {

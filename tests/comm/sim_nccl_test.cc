@@ -21,8 +21,7 @@ constexpr Bytes kBytes = 1_KiB;
 // Ranks of one communicator of NCCL's, each with memory that its operations use.
 class SimNcclRanks : public test::CommRanks {
  protected:
-  explicit SimNcclRanks(std::chrono::milliseconds host_timeout = std::chrono::milliseconds(200))
-      : CommRanks(3, {.host_timeout = host_timeout}) {
+  SimNcclRanks() : CommRanks(3, {.host_timeout = std::chrono::milliseconds(200)}) {
     const UniqueId id = *ranks_[0]->nccl->unique_id();
     on_all([&](Rank& rank) {
       memory_[at(rank)] = rank.allocate(2_MiB, rank.compute);
@@ -143,24 +142,6 @@ TEST_F(SimNcclRanksThatAreMissing, OfAPairAreNamed) {
   expect_ok(pair(1, OperationKind::send, 0));
   expect_ok(pair(1, OperationKind::receive, 2));
   for (std::size_t rank = 0; rank < 3; ++rank) expect_ok(finish(rank));
-}
-
-class SimNcclRanksThatAreAborted : public SimNcclRanks {
- protected:
-  SimNcclRanksThatAreAborted() : SimNcclRanks(std::chrono::seconds(10)) {}
-};
-
-TEST_F(SimNcclRanksThatAreAborted, DoNotWaitForOthers) {
-  expect_ok(sum(0));
-  expect_ok(pair(0, OperationKind::send, 1));
-  std::thread waiting([&] { expect_ok(finish(0)); });
-  expect_ok(nccl(0).abort(comms_[0]));
-  waiting.join();
-  expect_ok(finish(0));
-  expect_error(nccl(0).abort(comms_[0]), ErrorCode::device, "there is no such communicator");
-  EXPECT_EQ(world_.counts().communicators, 2u);
-  for (const std::size_t rank : {1, 2}) expect_ok(nccl(rank).destroy(comms_[rank]));
-  EXPECT_EQ(world_.counts().communicators, 0u);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The watchdog: each operation, and each launch of a graph, is timed by itself, however many are
 // queued.
+#include <chrono>
+#include <thread>
+
 #include "tests/comm/ranks.h"
 
 namespace weir {
@@ -11,6 +14,7 @@ using test::expect_error;
 using test::expect_ok;
 using test::got;
 using test::kSecond;
+using test::kSize;
 using test::Rank;
 
 constexpr Bytes kTinySize = 4_KiB;
@@ -104,6 +108,38 @@ TEST_F(Watched, MarksAreFineAgainOnceTheQueueWasEmpty) {
     ASSERT_TRUE(late.has_value());
     expect_error(rank.comm->status(), ErrorCode::device,
                  "operation 3002, all-reduce of 4.00 KiB of float32 (sum), has not ended in 1.");
+  });
+}
+
+// Ranks that do not come: what only some ask for ends for nobody, as on a GPU.
+class AbsentRanks : public test::CommRanks {
+ protected:
+  AbsentRanks() : CommRanks(2, {.host_timeout = std::chrono::milliseconds(300)}) {}
+};
+
+TEST_F(AbsentRanks, MakeCloseAnErrorWithinTheHostTimeoutOfTheCommunicatorToo) {
+  create({.host_timeout = Nanoseconds{100'000'000}});
+  Rank& rank = *ranks_[0];
+  void* const block = rank.allocate(kSize, rank.compute);
+  expect_ok(rank.sum(block, kSize, rank.compute));
+  rank.free(block);
+  expect_error(rank.comm->close(), ErrorCode::device,
+               "its operations have not ended in 0.1 s: the first that may not have is operation "
+               "1, all-reduce of 4.00 MiB of float32 (sum)");
+}
+
+TEST_F(AbsentRanks, MayComeLate) {
+  create({.timeout = kSecond});
+  on_all([](Rank& rank) {
+    void* const block = rank.allocate(kSize, rank.compute);
+    if (rank.number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (int step = 0; step < 10; ++step) {
+      expect_ok(rank.sum(block, kSize, rank.compute));
+      expect_ok(rank.comm->poll());
+      rank.device.advance(kSecond + kSecond);
+      expect_ok(rank.comm->poll());
+    }
+    rank.free(block);
   });
 }
 
