@@ -22,7 +22,7 @@ class CommBench : public test::WeirCommand {};
 TEST_F(CommBench, PrintsATableAndWritesJson) {
   const test::Finished finished = weir(
       "comm bench --device sim -b 64K -e 256K -f 2 -n 5 --ranks 3 --overlap --captured "
-      "--compare --json " +
+      "--compare --json=" +
       path("bench.json"));
   EXPECT_EQ(finished.code, 0);
   EXPECT_THAT(finished.err, IsEmpty());
@@ -34,7 +34,7 @@ TEST_F(CommBench, PrintsATableAndWritesJson) {
 
 TEST_F(CommBench, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
   const test::Finished finished =
-      weir("comm bench --device sim -b 8 -e 8 --json " + path("none/x.json"));
+      weir("comm bench --device sim -b 8 -e 8 --json=" + path("none/x.json"));
   EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, AllOf(HasSubstr("none/x.json"), HasSubstr("can't be written")));
   EXPECT_THAT(finished.out, IsEmpty());
@@ -44,7 +44,7 @@ TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
   const std::pair<const char*, const char*> bad[] = {
       {"-b 8X", "--minbytes '8X'"},   {"-b 2M -e 1M", "--maxbytes"},
       {"-f 1", "--stepfactor"},       {"--ranks 0", "--ranks: '0'"},
-      {"-n 100000000", "1 to 10000"}, {"--json ''", "--json: the value is empty"}};
+      {"-n 100000000", "1 to 10000"}, {"--json=", "--json: the value is empty"}};
   for (const auto& [arguments, says] : bad) {
     const test::Finished finished = weir(std::string("comm bench --device sim ") + arguments);
     EXPECT_EQ(finished.code, 2) << arguments;
@@ -64,19 +64,19 @@ TEST_F(CommBench, OneRankOfALaunchDoesNotSimulateInSilence) {
 TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
   for (const std::string name : {"A", "D", "e"}) {
     const test::Finished finished =
-        weir("comm scenario --device sim " + name + " --json " + path("scenario.json"));
+        weir("comm scenario --device sim " + name + " --json=" + path("scenario.json"));
     EXPECT_EQ(finished.code, 0) << finished.out;
     EXPECT_THAT(finished.out, HasSubstr(": every aim holds"));
     EXPECT_EQ(nlohmann::json::parse(read("scenario.json"))["holds"], true);
   }
-  EXPECT_EQ(weir("comm scenario --device sim A --json ''").code, 2);
+  EXPECT_EQ(weir("comm scenario --device sim A --json=").code, 2);
   EXPECT_EQ(weir("comm scenario B").code, 2);
   EXPECT_EQ(weir("comm scenario").code, 2);
 }
 
 // Whichever it is: the exit status and the verdict say the same.
 TEST_F(CommBench, TheExitStatusIsTheVerdict) {
-  const test::Finished finished = weir("comm scenario C --device sim --json -");
+  const test::Finished finished = weir("comm scenario C --device sim --json=-");
   EXPECT_EQ(finished.code, nlohmann::json::parse(finished.out)["holds"] == true ? 0 : 1);
 }
 
