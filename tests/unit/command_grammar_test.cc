@@ -361,7 +361,7 @@ TEST_F(Grammar, ScenariosHaveNames) {
            {"A", "captured-first-operation"}, {"E", "small-kernels"}}) {
     const Finished finished = script("$weir comm scenario --device sim " + name);
     EXPECT_EQ(finished.code, 0) << finished.err;
-    EXPECT_THAT(finished.out, HasSubstr("Scenario " + letter));
+    EXPECT_THAT(finished.out, HasSubstr("\n" + letter + ": every aim holds"));
   }
   const Finished wrong = script("$weir comm scenario smal-kernels");
   EXPECT_EQ(wrong.code, 2);
