@@ -72,7 +72,18 @@ int main(int argc, char** argv) {
   weir::add_convert_command(app, exit_code);
   weir::add_fit_command(app, exit_code);
   weir::add_bench_command(app, exit_code);
+#ifdef WEIR_COMM_COMMAND
   weir::add_comm_command(app, exit_code);
+#else
+  app.add_subcommand("comm", "(not in this build: `tools/run test`, or -DWEIR_COMM_COMMAND=ON)")
+      ->prefix_command()
+      ->callback([&exit_code] {
+        weir::complain(
+            "weir comm is not in this build: run tools/run test, or configure with "
+            "-DWEIR_COMM_COMMAND=ON");
+        exit_code = weir::ExitCode::cannot_run;
+      });
+#endif
 
   std::vector<std::string> arguments(argv + 1, argv + argc);
   understand_help(arguments);
