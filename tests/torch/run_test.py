@@ -105,6 +105,21 @@ class Run(installed.Installed):
             self.assertIn(says, result.stderr)
             self.assertNotIn("Traceback", result.stderr)
 
+    def test_a_misspelt_option_or_command_is_said_with_the_nearest(self):
+        for arguments, says in (
+                (("run", "--limt", "5GiB", "program.py"), "unknown option '--limt'; did you mean '--limit'?\n"),
+                (("run", "--record-stack=cpp", "program.py"),
+                 "unknown option '--record-stack'; did you mean '--record-stacks'?\n"),
+                (("run", "--xyz", "1", "program.py"), "unknown option '--xyz'\n"),
+                (("reprot", "file"), "unknown command 'reprot'; did you mean 'report'?\n"),
+                (("bogus",), "unknown command 'bogus'\ncommands: run, info, look, replay, report, fit, diff, "
+                             "timeline, convert, bench, comm\n"),
+                (("info", "more"), "unrecognized arguments: more\n")):
+            with self.subTest(arguments):
+                result = self.python("-m", "weir", *arguments)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(f"python -m weir: error: {says}", result.stderr)
+
     def test_a_torch_that_fails_in_any_way_is_said(self):
         for error in ("raise OSError('libcublas.so.13: cannot open')", "raise ValueError('libcufile')",
                       "raise ImportError('typing_extensions')"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import difflib
 import importlib.machinery
 import importlib.util
 import io
@@ -29,6 +30,8 @@ _SETTINGS = {
     "record": "record what memory does into this file",
     "record_stacks": "who asked for memory, in the recording: none, cpp or python",
 }
+
+_OWN_COMMANDS = ("run", "info")
 
 # Of the `weir` command, which need not be on the PATH.
 _COMMANDS = ("look", "replay", "report", "fit", "diff", "timeline", "convert", "bench",
@@ -67,6 +70,14 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             break
         at += 2 if argument.startswith("--") and "=" not in argument and argument != "--help" else 1
     return arguments[:at], arguments[at:]
+
+
+def _refused(parser: argparse.ArgumentParser, word: str, kind: str, allowed: list[str],
+             more: str = "") -> None:
+    """Ends with 2: the word is none of those that are allowed, the nearest of which is named."""
+    nearest = difflib.get_close_matches(word, allowed, 1)
+    hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+    parser.error(f"unknown {kind} '{word}'{hint}{more}")
 
 
 def _module(name: str) -> importlib.machinery.ModuleSpec:
@@ -150,8 +161,17 @@ def _run(options: argparse.Namespace, program: list[str]) -> None:
 def main(arguments: list[str]) -> None:
     if arguments and arguments[0] in _COMMANDS:
         _command.main()
+    parser = _parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in _OWN_COMMANDS:
+        commands = [*_OWN_COMMANDS, *_COMMANDS]
+        _refused(parser, arguments[0], "command", commands, f"\ncommands: {', '.join(commands)}")
     ours, program = _split(arguments)
-    options = _parser().parse_args(ours)
+    options, unknown = parser.parse_known_args(ours)
+    if unknown and options.command == "run":
+        _refused(parser, unknown[0].split("=")[0], "option",
+                 ["--allocator", *("--" + name.replace("_", "-") for name in _SETTINGS)])
+    elif unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command == "info":
         print(json.dumps(weir.info(), indent=2))
     else:
