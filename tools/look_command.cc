@@ -116,7 +116,7 @@ file that can't be read or written, or a page without D3 (docs/look.md).)";
 void add_look_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<LookCommand>();
   CLI::App* look = app.add_subcommand(
-      "look", "Say in three lines what a file shows of a program's memory, and open its page");
+      "look", "Say in three sentences what a file shows of a program's memory, and open its page");
   add_input(*look, "FILE", command->file,
             "What to look at; -: standard input; none: a page that reads the file dropped on it")
       ->required(false);

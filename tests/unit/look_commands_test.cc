@@ -197,7 +197,7 @@ TEST_F(LookCommands, TheThirdLineSaysWhatWouldHelp) {
        "80.0 MiB "
        "unused in pieces of at most 8.00 MiB, 1.00 MiB free on the device.",
        "What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold 200 MiB, Weir "
-       "(python -m weir run SCRIPT) 200 MiB, with this request, of 201 MiB."},
+       "(python -m weir run SCRIPT) 200 MiB, with this request (201 MiB were available)."},
       {"full", split_memory(100, kFree),
        "Out of memory on device 0: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in "
        "pieces of "
@@ -245,14 +245,14 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   EXPECT_TRUE(ways[0]["fits"]);
   EXPECT_FALSE(ways[2]["fits"]) << "as it ran";
   EXPECT_THAT(weir("fit --gpu 201MiB " + cut).out,
-              HasSubstr("\n\nBut replays may promise too much: one with your own setting "
-                        "(expandable_segments:True)"));
+              HasSubstr("\n\nCaution: by replay your own setting (expandable_segments:True) would "
+                        "have fitted, and it did not.\n"));
   EXPECT_EQ(
       nlohmann::json::parse(weir("report --json " + cut).out)["verdict"][2],
       "What helps: PyTorch without PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold "
-      "136 MiB, Weir (python -m weir run SCRIPT) 136 MiB, with this request, of 201 MiB. But "
-      "replays may promise too much: one with your own setting (expandable_segments:True) fits, "
-      "too.");
+      "136 MiB, Weir (python -m weir run SCRIPT) 136 MiB, with this request (201 MiB were "
+      "available). Caution: by replay your own setting (expandable_segments:True) would have "
+      "fitted, and it did not.");
   // Where fit finds no setting, neither does the verdict.
   const std::string split = write("split.json", split_memory(16, kFree, true, true));
   const auto split_ways =
@@ -262,9 +262,9 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
   }
   EXPECT_EQ(
       nlohmann::json::parse(weir("report --json " + split).out)["verdict"][2],
-      "What helps: Weir (python -m weir run SCRIPT) would hold 200 MiB, with this request, of "
-      "201 MiB. Replays can't judge the others: one with your own setting "
-      "(expandable_segments:True) fits, though the program ran out.");
+      "What helps: Weir (python -m weir run SCRIPT) would hold 200 MiB, with this request (201 "
+      "MiB were available). Replays can't judge the others: by replay your own setting "
+      "(expandable_segments:True) would have fitted, and it did not.");
 }
 
 TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {

@@ -263,7 +263,7 @@ std::string smaller_batch(const Served& served, const RecordedFit& recorded,
   return has_own ? text + " in place of " + own_setting(*own) : text;
 }
 
-// " But replays may promise too much: one with your own setting (...) fits, too.": where PyTorch
+// " Caution: by replay your own setting (...) would have fitted, and it did not.": where PyTorch
 // failed, a replay does not. Then what filled the memory is not in the file, or a real device
 // served it otherwise.
 std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
@@ -271,9 +271,8 @@ std::string doubt_of(const std::vector<FitWay>& ways, Bytes there) {
   if (own == ways.end() || *own->fits || own->replayed > there) return {};
   const bool one_fits =
       tightest(ways, true, [](const FitWay& way) { return *way.fits; }) != nullptr;
-  const std::string replay = fmt::format("one with your own setting ({}) fits", own_setting(*own));
-  return one_fits ? " But replays may promise too much: " + replay + ", too."
-                  : " Replays can't judge the others: " + replay + ", though the program ran out.";
+  return fmt::format(" {}: by replay your own setting ({}) would have fitted, and it did not.",
+                     one_fits ? "Caution" : "Replays can't judge the others", own_setting(*own));
 }
 
 std::string unknown_help(const Served& served) {
@@ -294,7 +293,7 @@ Help help_for_failure(const Served& served, const PytorchTrace& file, Bytes ther
   if (torch == nullptr) torch = tightest(ways, true, fit);
   const std::string fits = either(torch, tightest(ways, false, fit), there, file);
   if (!fits.empty()) {
-    return {.text = fmt::format("What helps: {}, with this request, of {}.{}", fits,
+    return {.text = fmt::format("What helps: {}, with this request ({} were available).{}", fits,
                                 in_words(there), doubt)};
   }
   if (!doubt.empty()) return {.text = "What helps is not known." + doubt};
