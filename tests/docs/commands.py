@@ -53,7 +53,7 @@ NOT_RUN = [
     ("", r"^tools/checks/mutants", "takes hours; checks.mutants_self_test runs its own test"),
     ("", r"^tools/checks/soak", "builds Weir and takes minutes; soak.sim runs the program"),
     ("", r"--device cuda( |$)", NEEDS_GPU),
-    ("", r"^weir look ", "opens a browser; unit_look_command_test runs it with --no-open"),
+    ("", r"^(build/release/bin/)?weir look ", "opens a browser; unit_look_command_test runs it with --no-open"),
     ("", r"gtest_filter='\*Cuda\*'", NEEDS_GPU),
     ("", r"^([A-Z_]+=\S+ )*python3? ", NEEDS_TORCH),
     ("", r"^torchrun |^mpirun |^mpiexec|^srun ", NEEDS_RANKS),
