@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -16,6 +19,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "command.h"
@@ -45,8 +49,31 @@ std::string temporary_page(const std::string& source) {
                      std::filesystem::path(source).filename().string());
 }
 
-// Some openers end when the browser does: nobody waits for it. False: there is none.
+// Without one xdg-open finds no browser but those of a terminal, and they show nothing here.
+bool has_display() {
+  return std::ranges::any_of(std::array{"DISPLAY", "WAYLAND_DISPLAY", "BROWSER"}, [](auto name) {
+    const char* const value = std::getenv(name);
+    return value != nullptr && *value != '\0';
+  });
+}
+
+// False: the opener failed. One that still runs after a while is the browser itself: nobody waits
+// for it.
+bool succeeds_or_runs_on(pid_t opener) {
+  constexpr std::chrono::milliseconds kPause{10};
+  constexpr int kPauses = 200;
+  for (int i = 0; i < kPauses; ++i) {
+    int status = 0;
+    if (const pid_t ended = ::waitpid(opener, &status, WNOHANG); ended != 0) {
+      return ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
 bool opens_in_browser(std::string page) {
+  if (!has_display()) return false;
   std::string opener = "xdg-open";
   std::array<char*, 3> arguments = {opener.data(), page.data(), nullptr};
   // Where it finds no browser, each that it looked for would be a line of its own.
@@ -59,7 +86,7 @@ bool opens_in_browser(std::string page) {
   const int spawned =
       ::posix_spawnp(&child, opener.c_str(), &actions, nullptr, arguments.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);
-  return spawned == 0;
+  return spawned == 0 && succeeds_or_runs_on(child);
 }
 
 // Opens the page of `shown`, whose report is given, in a browser; of none, the empty page.
@@ -76,6 +103,7 @@ Status open_page(const LookCommand& command, const std::string& name,
   ::umask(before);
   if (!written) return written;
   const bool opens = !command.no_open && opens_in_browser(page);
+  if (!opens && !command.no_open) fmt::print("No browser opened. ");
   if (!opens && !shown.empty()) {
     fmt::print("weir timeline FILE --to html -o PAGE.html makes the page elsewhere.\n");
   }

@@ -578,10 +578,26 @@ TEST_F(LookCommands, LookDoesNotWaitForTheBrowser) {
   const std::string opener = write("xdg-open", "#!/bin/sh\necho $1 > $0.asked; sleep 20\n");
   std::filesystem::permissions(opener, std::filesystem::perms::owner_all);
   const auto begin = std::chrono::steady_clock::now();
-  const Finished look = in_own_folder("look " + file, "PATH=" + path("") + ":$PATH ");
+  const Finished look = in_own_folder("look " + file, "DISPLAY=:9 PATH=" + path("") + ":$PATH ");
   if (look.err.find("without D3") != std::string::npos) GTEST_SKIP() << look.err;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
   EXPECT_THAT(look.out, HasSubstr("\nOpening in a browser: "));
+}
+
+TEST_F(LookCommands, LookSaysWhereThePageIsIfNoBrowserOpens) {
+  const std::string file = write("small.trace", kSmallTrace);
+  for (const auto& [display, exit_code] : {std::pair{"", 0}, std::pair{":9", 3}}) {
+    const std::string opener =
+        write("xdg-open", "#!/bin/sh\nexit " + std::to_string(exit_code) + "\n");
+    std::filesystem::permissions(opener, std::filesystem::perms::owner_all);
+    const Finished look =
+        in_own_folder("look " + file, "WAYLAND_DISPLAY= BROWSER= DISPLAY=" + std::string(display) +
+                                          " PATH=" + path("") + ":$PATH ");
+    if (look.err.find("without D3") != std::string::npos) GTEST_SKIP() << look.err;
+    EXPECT_EQ(look.code, 0) << look.err;
+    EXPECT_THAT(look.out, HasSubstr("\nNo browser opened. weir timeline FILE --to html -o PAGE.html "
+                                    "makes the page elsewhere.\nOpen this page in a browser: /"));
+  }
 }
 
 TEST_F(LookCommands, LookLeavesNothingBehindWhenItIsKilledOrFails) {
