@@ -12,12 +12,15 @@
 
 #include "api/device_slot.h"
 #include "api/open_device.h"
+#include "observe/recording_output.h"
 #include "weir/graph_pool.h"
 #include "weir/log.h"
 #include "weir/snapshot.h"
 
 namespace weir {
 namespace {
+
+constexpr std::string_view kRecordStart = "record_start";
 
 [[noreturn]] void raise(const Error& error) {
   if (error.code() == ErrorCode::out_of_memory) throw OutOfMemory(error.message());
@@ -135,11 +138,12 @@ class Allocator::Impl {
     for_each_open([&](DeviceSlot& slot) {
       if (status.ok()) status = slot.recordings().check_can_start();
     });
+    if (status) status = named_by(kRecordStart, check_recording_path(path));
     raise_unless_ok(status);
     std::vector<DeviceSlot*> started;
     for_each_open([&](DeviceSlot& slot) {
       if (!status.ok()) return;
-      status = slot.recordings().start(path, stacks);
+      status = named_by(kRecordStart, slot.recordings().start(path, stacks));
       if (status.ok()) started.push_back(&slot);
     });
     if (!status.ok()) {
@@ -200,7 +204,8 @@ class Allocator::Impl {
     for_each_open([&](DeviceSlot&) { ++opened; });
     std::unique_ptr<DeviceSlot> slot = value_or_raise(DeviceSlot::open(config_, device, opened));
     if (!record_to_.empty()) {
-      raise_unless_ok(slot->recordings().start(record_to_, stacks_of_record_));
+      raise_unless_ok(
+          named_by(kRecordStart, slot->recordings().start(record_to_, stacks_of_record_)));
     }
     set(device, std::move(slot));
     return *owned_[number];
@@ -340,7 +345,7 @@ HeapSnapshot Allocator::snapshot(int device) const {
 }
 
 void Allocator::write_snapshot(const std::string& path, int device) const {
-  raise_unless_ok(weir::write_snapshot(snapshot(device), path));
+  raise_unless_ok(named_by("write_snapshot", weir::write_snapshot(snapshot(device), path)));
 }
 
 void Allocator::record_start(const std::string& path, std::optional<RecordStacks> stacks) {
@@ -349,7 +354,9 @@ void Allocator::record_start(const std::string& path, std::optional<RecordStacks
 void Allocator::record_stop() { impl_->record_stop(); }
 
 void Allocator::record_write(const std::string& path) {
-  impl_->for_each_open([&](DeviceSlot& slot) { raise_unless_ok(slot.recordings().write(path)); });
+  impl_->for_each_open([&](DeviceSlot& slot) {
+    raise_unless_ok(named_by("record_write", slot.recordings().write(path)));
+  });
 }
 
 void Allocator::mark(std::string_view text) {

@@ -9,10 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <filesystem>
 #include <memory>
 #include <mutex>
-#include <system_error>
+
+#include "observe/replaced_file.h"
 
 namespace weir {
 namespace {
@@ -80,14 +80,9 @@ class Log {
 std::string_view name_of(LogLevel level) { return kLevels[static_cast<std::size_t>(level)].name; }
 
 Status configure_log(LogLevel level, const std::string& file) {
-  const std::string folder = std::filesystem::path(file).parent_path();
-  std::error_code unknown;
-  if (!folder.empty() && !std::filesystem::exists(folder, unknown) && !unknown) {
+  if (!file.empty()) {
     // (spdlog would make the folder: a typing error would log where nobody looks.)
-    return Error{ErrorCode::invalid_input,
-                 fmt::format("log file {}: there is no folder {}: make it, or name a file in one "
-                             "that there is",
-                             file, folder)};
+    if (Status there = check_folder("log file", file); !there) return there;
   }
   spdlog::sink_ptr sink;
   try {

@@ -16,6 +16,7 @@ namespace {
 
 // Snapshots that are written because memory ran out.
 constexpr int kMostSnapshots = 16;
+constexpr std::string_view kRecord = "WEIR_RECORD";
 // A program that fails again and again does not write the same ring again and again.
 constexpr std::chrono::seconds kBetweenRings{1};
 
@@ -92,7 +93,7 @@ Status Recordings::begin() {
     ring_ = Recorder::keep(config_.record_ring, options({}));
     heap_.start_recording(*ring_);
   } else if (!config_.record.empty() && config_.record_signal == RecordSignal::none) {
-    if (Status status = start(config_.record); !status.ok()) return status;
+    if (Status status = start(config_.record); !status) return named_by(kRecord, std::move(status));
   }
   live_recordings::add(*this);
   return {};
@@ -182,18 +183,20 @@ void Recordings::after_failure(const Error& error) {
   }
   if (snapshot > 0) {
     const std::string path = record_path(config_.snapshot_on_oom, number_);
-    log_failure(write_snapshot(heap_.snapshot(), numbered_path(path, snapshot)));
+    log_failure(named_by("WEIR_SNAPSHOT_ON_OOM",
+                         write_snapshot(heap_.snapshot(), numbered_path(path, snapshot))));
   }
-  if (writes_ring) log_failure(write(config_.record));
+  if (writes_ring) log_failure(named_by(kRecord, write(config_.record)));
 }
 
 void Recordings::on_signal() {
-  if (ring_ != nullptr) return log_failure(write(config_.record));
+  if (ring_ != nullptr) return log_failure(named_by(kRecord, write(config_.record)));
   const std::scoped_lock lock(mutex_);
   if (finished_) return;
   if (file_ != nullptr) return log_failure(stop_locked());
   const int nth = ++started_by_signal_;
-  log_failure(start_locked(nth == 1 ? config_.record : numbered_path(config_.record, nth), {}));
+  const std::string path = nth == 1 ? config_.record : numbered_path(config_.record, nth);
+  log_failure(named_by(kRecord, start_locked(path, {})));
 }
 
 void Recordings::finish() {
@@ -205,7 +208,13 @@ void Recordings::finish() {
   }
   if (ring_ == nullptr) return;
   (void)heap_.stop_recording(*ring_);
-  log_failure(write(config_.record));
+  log_failure(named_by(kRecord, write(config_.record)));
+}
+
+Status named_by(std::string_view setting_or_call, Status status) {
+  if (status) return status;
+  return Error(status.error().code(),
+               fmt::format("{}: {}", setting_or_call, status.error().message()));
 }
 
 std::string record_path(const std::string& path, int number) {

@@ -85,6 +85,9 @@ class Recordings {
   bool finished_ = false;
 };
 
+// `status`, with the setting or the call that named the file before its error.
+Status named_by(std::string_view setting_or_call, Status status);
+
 // The file of device `number`: `path` itself for device 0, "run.1.weir" for device 1 of "run.weir".
 std::string record_path(const std::string& path, int number);
 

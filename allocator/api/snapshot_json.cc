@@ -103,11 +103,12 @@ Error failed(const std::string& path) {
           fmt::format("{}: the snapshot could not be written: {}", path, std::strerror(errno))};
 }
 
-Status write_whole(const std::string& text, const std::string& path, bool compressed) {
-  const gzFile file = gzopen(path.c_str(), compressed ? "wbe" : "wbeT");
-  if (file == nullptr) return failed(path);
-  const bool whole = gzfwrite(text.data(), text.size(), 1, file) == 1;
-  if (gzclose(file) != Z_OK || !whole) return failed(path);
+// Into `file`, which is to be `path`.
+Status write_whole(const std::string& text, const std::string& file, const std::string& path) {
+  const gzFile gzip = gzopen(file.c_str(), path.ends_with(".gz") ? "wbe" : "wbeT");
+  if (gzip == nullptr) return failed(path);
+  const bool whole = gzfwrite(text.data(), text.size(), 1, gzip) == 1;
+  if (gzclose(gzip) != Z_OK || !whole) return failed(path);
   return {};
 }
 
@@ -129,9 +130,9 @@ std::string to_json(const HeapSnapshot& snapshot) {
 }
 
 Status write_snapshot(const HeapSnapshot& snapshot, const std::string& path) {
-  return write_in_place_of(path, [&](const std::string& file) {
-    return write_whole(to_json(snapshot), file, std::string_view(path).ends_with(".gz"));
-  });
+  if (Status there = check_folder("snapshot", path); !there) return there;
+  return write_in_place_of(
+      path, [&](const std::string& file) { return write_whole(to_json(snapshot), file, path); });
 }
 
 }  // namespace weir

@@ -6,9 +6,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <utility>
@@ -24,10 +27,27 @@ SealedBlock seal(BlockKind kind, std::string_view plain, std::uint64_t events) {
           recording_format::deflated(plain)};
 }
 
+Status check_recording_path(const std::string& path) {
+  if (Status there = check_folder("recording", path); !there) return there;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return {};
+  if (std::filesystem::file_size(path, error) == 0) return {};
+  std::array<char, recording_format::kMagic.size()> first{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(first.data(), first.size());
+  const std::string_view found(first.data(), static_cast<std::size_t>(file.gcount()));
+  if (!found.empty() && recording_format::kMagic.starts_with(found)) return {};
+  return Error(ErrorCode::invalid_input,
+               fmt::format("recording {}: the file that is there is no recording, and would be "
+                           "lost: remove it, or name another file",
+                           path));
+}
+
 Result<std::unique_ptr<FileOutput>> FileOutput::open(const std::string& path) {
+  if (Status allowed = check_recording_path(path); !allowed) return std::move(allowed).error();
   const auto refused = [&](const char* why) {
     return Error(ErrorCode::invalid_input,
-                 fmt::format("{}: cannot be opened for writing: {}", path, why));
+                 fmt::format("recording {}: cannot be opened for writing: {}", path, why));
   };
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return refused(std::strerror(errno));
@@ -151,6 +171,7 @@ Status KeptOutput::write_blocks(FileOutput& file, std::uint64_t dropped) const {
 }
 
 Status KeptOutput::write_to(const std::string& path, std::uint64_t dropped) const {
+  if (Status allowed = check_recording_path(path); !allowed) return allowed;
   return write_in_place_of(path, [&](const std::string& file_path) -> Status {
     Result<std::unique_ptr<FileOutput>> file = FileOutput::open(file_path);
     if (!file) return std::move(file).error();

@@ -33,10 +33,15 @@ class RecordingOutput {
   virtual Status status() const { return {}; }
 };
 
+// Errors: invalid_input: no recording may be written to `path`, since its folder does not exist or
+// a file that is no recording would be lost.
+Status check_recording_path(const std::string& path);
+
 // Not thread-safe. What put() was given is with the system once it returns.
 class FileOutput final : public RecordingOutput {
  public:
-  // Errors: invalid_input (the file can't be written; names it and says why).
+  // Replaces an earlier recording. Errors: invalid_input (the file can't be written; names it and
+  // says why).
   static Result<std::unique_ptr<FileOutput>> open(const std::string& path);
   ~FileOutput() override;
   void put(SealedBlock block) override;

@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "observe/replaced_file.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <system_error>
 
 namespace weir {
 
 namespace fs = std::filesystem;
+
+Status check_folder(std::string_view what, const std::string& path) {
+  if (path.empty()) {
+    return Error(ErrorCode::invalid_input, fmt::format("{}: the path is empty: name a file", what));
+  }
+  const std::string folder = fs::path(path).parent_path();
+  std::error_code unknown;
+  if (folder.empty() || fs::exists(folder, unknown) || unknown) return {};
+  return Error(
+      ErrorCode::invalid_input,
+      fmt::format("{} {}: there is no folder {}: make it, or name a file in one that there "
+                  "is",
+                  what, path, folder));
+}
 
 Status write_in_place_of(const std::string& path,
                          const std::function<Status(const std::string& path)>& write) {

@@ -83,6 +83,66 @@ TEST_F(AllocatorRecording, ASecondStartIsRefusedThoughNoDeviceIsUsedYet) {
   EXPECT_THAT(files(), ElementsAre("one.weir"));
 }
 
+std::string why_not(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Exception& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_input);
+    return error.what();
+  }
+  return "it did";
+}
+
+TEST_F(AllocatorRecording, AFileThatIsNoRecordingIsNotReplaced) {
+  const std::string source = folder_.write("program.cc", "int main() {}");
+  const std::string old = folder_.write("old.weir", "\x89WEIR");  // of a program that was killed
+  const std::string says = "recording " + source +
+                           ": the file that is there is no recording, and would be lost: remove "
+                           "it, or name another file";
+  {
+    Allocator allocator(config({{"WEIR_DEVICE", "sim"}}));
+    EXPECT_EQ(why_not([&] { allocator.record_start(source); }), "record_start: " + says);
+    allocator.record_start(old);
+    pairs(allocator, nullptr, 3);
+  }
+  EXPECT_EQ(allocations(read("old.weir")), 3);
+  EXPECT_EQ(why_not([&] {
+              Allocator(device_, config({{"WEIR_RECORD", source}}));
+            }),
+            "WEIR_RECORD: " + says);
+  Allocator keeps(device_,
+                  config({{"WEIR_RECORD", path("kept.weir")}, {"WEIR_RECORD_RING", "1MiB"}}));
+  EXPECT_EQ(why_not([&] { keeps.record_write(source); }), "record_write: " + says);
+  EXPECT_EQ(folder_.read("program.cc"), "int main() {}");
+}
+
+// Also before a device is used.
+TEST_F(AllocatorRecording, APathThatLeadsNowhereIsNamedWithTheRemedy) {
+  const std::string folder = path("none"), says = "there is no folder " + folder + ": make it, or ";
+  const std::string record = folder + "/run.weir", snapshot = folder + "/oom.json";
+  const std::string log = path("log");
+  {
+    Allocator allocator(config({{"WEIR_DEVICE", "sim"},
+                                {"WEIR_LIMIT", "4MiB"},
+                                {"WEIR_LOG", "error"},
+                                {"WEIR_LOG_FILE", log},
+                                {"WEIR_SNAPSHOT_ON_OOM", snapshot}}));
+    EXPECT_THAT(why_not([&] { allocator.record_start(record); }),
+                HasSubstr("record_start: recording " + record + ": " + says));
+    EXPECT_THAT(why_not([&] { allocator.record_start(""); }),
+                HasSubstr("record_start: recording: the path is empty: name a file"));
+    EXPECT_THAT(why_not([&] { allocator.write_snapshot(snapshot); }),
+                HasSubstr("write_snapshot: snapshot " + snapshot + ": " + says));
+    EXPECT_THROW((void)allocator.allocate(20_MiB, nullptr), OutOfMemory);
+  }
+  EXPECT_THAT(folder_.read("log"),
+              HasSubstr("WEIR_SNAPSHOT_ON_OOM: snapshot " + folder + "/oom-1.json: " + says));
+  EXPECT_THAT(why_not([&] {
+                Allocator(device_, config({{"WEIR_RECORD", record}}));
+              }),
+              HasSubstr("WEIR_RECORD: recording " + record + ": " + says));
+}
+
 TEST_F(AllocatorRecording, RecordsWhatItIsAskedToRecord) {
   {
     Allocator allocator(device_, config({{"WEIR_RECORD", path("run.weir")}}));

@@ -231,7 +231,8 @@ TEST_F(RecorderFile, ThatCannotBeOpenedIsNamed) {
   const auto recorder = Recorder::open("/nowhere/at/all.weir");
   ASSERT_FALSE(recorder.ok());
   EXPECT_EQ(recorder.error().code(), ErrorCode::invalid_input);
-  EXPECT_THAT(recorder.error().message(), HasSubstr("/nowhere/at/all.weir"));
+  EXPECT_THAT(recorder.error().message(),
+              HasSubstr("recording /nowhere/at/all.weir: there is no folder /nowhere/at: make it"));
 }
 
 TEST_F(RecorderFile, ThatAnotherRecorderWritesIsRefusedAndLeftAlone) {
