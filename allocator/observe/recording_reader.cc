@@ -164,6 +164,11 @@ void Reading::take_end(PayloadReader in) {
   ended_ = true;
 }
 
+// The format's blocks: those of a program are others.
+std::string parts_of_it(std::uint64_t count) {
+  return count == 1 ? "1 part of it is" : fmt::format("{} parts of it are", count);
+}
+
 std::string Reading::damage(const RecordingBlocks& blocks) const {
   std::string damage;
   const auto add = [&](const std::string& what) { damage += (damage.empty() ? "" : "; ") + what; };
@@ -176,11 +181,12 @@ std::string Reading::damage(const RecordingBlocks& blocks) const {
   // A bad last stretch is what was being written when the program was killed.
   const bool cut = !ended_ && !full_;
   if (blocks.missing() > 0 || (blocks.bad_stretches() > 0 && !cut) || blocks.bad_stretches() > 1) {
-    add(fmt::format("the file is damaged from byte {} on: {} blocks are missing",
-                    blocks.first_bad(), std::max<std::uint64_t>(blocks.missing(), 1)));
+    add(fmt::format("the file is damaged from byte {} on: {} missing", blocks.first_bad(),
+                    parts_of_it(std::max<std::uint64_t>(blocks.missing(), 1))));
   }
-  if (unreadable_ > 0)
-    add(fmt::format("{} blocks make no sense, and were read in part", unreadable_));
+  if (unreadable_ > 0) {
+    add(fmt::format("{} without sense, and read as far as possible", parts_of_it(unreadable_)));
+  }
   if (!has_header_) add("the header is missing: program and device are unknown");
   if (cut) {
     add("the end is missing: the file was cut off, or the program was killed or still records");

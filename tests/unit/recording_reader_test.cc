@@ -205,7 +205,7 @@ TEST_F(RecordingReader, ABlockThatIsLeftOutIsMissed) {
   put_bytes(whole.substr(0, first) + whole.substr(second));
   const Recording recording = read();
   expect_sound(recording);
-  EXPECT_THAT(recording.damage, HasSubstr("1 blocks are missing"));
+  EXPECT_THAT(recording.damage, HasSubstr(": 1 part of it is missing"));
 }
 
 TEST_F(RecordingReader, ReadsNoMoreEventsThanItIsAskedTo) {
@@ -275,7 +275,7 @@ TEST_F(RecordingReader, ReadsNoMoreFramesStacksAndTextsThanItIsAskedTo) {
   EXPECT_EQ(read_stacks({.most_text = 10}), "ab;;;0");
   EXPECT_EQ(read_stacks({.most_text = 9}), "a;;;0");
   EXPECT_EQ(read_stacks({.most_text = kText - 1}), "abc;c;;0");
-  EXPECT_THAT(read({.most_text = kText - 1}).damage, HasSubstr("1 blocks make no sense"));
+  EXPECT_THAT(read({.most_text = kText - 1}).damage, HasSubstr("1 part of it is without sense"));
 }
 
 TEST_F(RecordingReader, WhatIsNoRecordingIsAnErrorThatNamesTheFileAndTheRemedy) {
@@ -328,7 +328,8 @@ TEST_F(RecordingReader, PayloadsThatMakeNoSenseAreReadAsFarAsTheyDo) {
       const bool is_header = static_cast<BlockKind>(kind) == BlockKind::header;
       EXPECT_EQ(recording.damage.find("the header is missing") == std::string::npos, is_header);
       if (size < junk.size() || static_cast<BlockKind>(kind) == BlockKind::end) continue;
-      EXPECT_THAT(recording.damage, HasSubstr("1 blocks make no sense, and were read in part"))
+      EXPECT_THAT(recording.damage,
+                  HasSubstr("1 part of it is without sense, and read as far as possible"))
           << int{kind};
     }
   }
