@@ -188,7 +188,9 @@ class Allocator::Impl {
     if (device == kCurrentDevice) return current();
     if (device >= 0 && device < size()) return device;
     throw Exception(ErrorCode::invalid_argument,
-                    fmt::format("device {}: there are {}, from 0", device, size()));
+                    fmt::format("there is no device {}: {}", device,
+                                size() == 1 ? "the only one is device 0"
+                                            : fmt::format("name one from 0 to {}", size() - 1)));
   }
 
   int current() const {

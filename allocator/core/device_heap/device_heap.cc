@@ -170,7 +170,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
   if (!done) [[unlikely]]
     return std::move(done).error();
   if (!*done) [[unlikely]]
-    return Pools::unknown(block, "deallocate");
+    return pools.unknown_or_inside(block, "deallocate");
   if (budget.excess() > 0_B) [[unlikely]]
     exchange.keep_to_limit();
   return {};

@@ -42,18 +42,19 @@ Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const 
   if (pool != nullptr) {
     const Result<bool> noted = pool->note_use(*heap, at, user, *where, fenced);
     if (!noted) return noted.error();
-    return *noted ? Status{} : Pools::unknown(block, call);
+    return *noted ? Status{} : in.pools.unknown_or_inside(block, call);
   }
   if (*where != UsedIn::eager) {
     // A graph may use it whenever it is launched: its free waits for the capture's end at least.
-    if (!heap->live(at)) return Pools::unknown(block, call);
+    if (!heap->live(at)) return in.pools.unknown_or_inside(block, call);
     in.pools.shared().waiting.note_captured_use(at, in.pools.bindings().last());
     // What a capture uses may be used there after the capture too.
     if (fenced == Fenced::now) return {};
   }
   const TimelineId by = in.timelines.of(user);
-  const LiveBlock live = heap->live(at, &in.timelines);
-  return live ? live.note_use(by, fenced) : Pools::unknown(block, call);
+  // (It holds a lock, which to look around takes too.)
+  if (const LiveBlock live = heap->live(at, &in.timelines)) return live.note_use(by, fenced);
+  return in.pools.unknown_or_inside(block, call);
 }
 
 // One event each: uses of the blocks count in several times.

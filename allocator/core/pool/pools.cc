@@ -127,10 +127,21 @@ Error Pools::unknown(const void* block, const char* call) {
               "or never allocated here"};
 }
 
+Error Pools::unknown_or_inside(const void* block, const char* call) const {
+  const Address at = Address::of(block);
+  const std::optional<BlockInfo> around = find(at);
+  if (!around || around->address == at) return unknown(block, call);
+  return {ErrorCode::unknown_pointer, std::string(call) + ": " + format(at) +
+                                          " is not the start of a live block: it lies inside the "
+                                          "one that begins at " +
+                                          format(around->address) +
+                                          ", which is the address to give"};
+}
+
 Result<StreamHeap*> Pools::heap_of(const void* block, const char* call) const {
   StreamHeap* const heap = shared_.registry.owner_of(Address::of(block));
   if (heap != nullptr && heap->live(Address::of(block))) return heap;
-  return unknown(block, call);
+  return unknown_or_inside(block, call);
 }
 
 std::optional<BlockInfo> Pools::find(Address address) const {

@@ -62,6 +62,8 @@ class Pools {
   };
   std::optional<Placed> find_placed(Address address) const;
   static Error unknown(const void* block, const char* call);
+  // The same of an address whose heap is known: says so where it lies inside a live block.
+  Error unknown_or_inside(const void* block, const char* call) const;
 
   // Frees the block; in a later free_due() where what uses it can't be recorded now: a stream that
   // uses it is captured, or (Trust::context) the device refuses. False: it is not live. Errors:
