@@ -442,6 +442,18 @@ TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
                  "4, which held most."));
 }
 
+// Its lines are those of a trace that was made of it.
+TEST_F(LookCommands, NoLineIsNamedOfAFileThatHasNone) {
+  const std::string nothing = write("nothing.json", R"({"segments": [], "device_traces": [[]]})");
+  EXPECT_EQ(weir("report " + nothing).err,
+            "weir: " + nothing +
+                ": the snapshot has no history; call torch.cuda.memory._record_memory_history() "
+                "before what is to be recorded\n");
+  const std::string large = write("large.json", R"({"segments": [], "device_traces": [[
+    {"action": "alloc", "addr": 512, "size": 4611686018427387904, "stream": 0, "time_us": 1}]]})");
+  EXPECT_THAT(weir("report " + large).err, HasSubstr("large.json: can't be replayed: "));
+}
+
 TEST_F(LookCommands, NumbersThatCountNothingAreNamed) {
   const auto refused = [&](const std::string& snapshot, const std::string& from,
                            const std::string& to) {
@@ -595,8 +607,9 @@ TEST_F(LookCommands, LookSaysWhereThePageIsIfNoBrowserOpens) {
                                           " PATH=" + path("") + ":$PATH ");
     if (look.err.find("without D3") != std::string::npos) GTEST_SKIP() << look.err;
     EXPECT_EQ(look.code, 0) << look.err;
-    EXPECT_THAT(look.out, HasSubstr("\nNo browser opened. weir timeline FILE --to html -o PAGE.html "
-                                    "makes the page elsewhere.\nOpen this page in a browser: /"));
+    EXPECT_THAT(look.out,
+                HasSubstr("\nNo browser opened. weir timeline FILE --to html -o PAGE.html "
+                          "makes the page elsewhere.\nOpen this page in a browser: /"));
   }
 }
 

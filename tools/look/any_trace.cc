@@ -40,6 +40,7 @@ Result<RecordedTrace> read_trace_of(const InputFile& input, FileKind kind,
                             : trace_of_recording(input.path());
   if (!trace) return trace.error();
   trace->name = input.name();
+  trace->is_of_file = kind == FileKind::trace;
   return RecordedTrace{*std::move(trace), *std::move(snapshot)};
 }
 

@@ -318,6 +318,10 @@ Error bad(const std::string& name, std::string_view what) {
   return Error(ErrorCode::invalid_input, fmt::format("{}: {}", name, what));
 }
 
+constexpr const char* kNoHistory =
+    "the snapshot has no history; call torch.cuda.memory._record_memory_history() before what is "
+    "to be recorded";
+
 // How many devices the file has something of: a history, or segments.
 Result<std::size_t> devices_of(PickleValue root, const std::string& name) {
   constexpr std::int64_t kMost = 1024;
@@ -326,11 +330,9 @@ Result<std::size_t> devices_of(PickleValue root, const std::string& name) {
     count = std::max(count, segment.at("device").integer() + 1);
   }
   if (count > 0 && count <= kMost) return static_cast<std::size_t>(count);
-  return bad(name,
-             count > kMost
-                 ? fmt::format("a segment of device {}: more devices than are read", count - 1)
-                 : "the snapshot has no history; call "
-                   "torch.cuda.memory._record_memory_history() before what is to be recorded");
+  return bad(name, count > kMost ? fmt::format("a segment of device {}: more devices than are read",
+                                               count - 1)
+                                 : kNoHistory);
 }
 
 }  // namespace
@@ -374,6 +376,8 @@ Result<PytorchTrace> pytorch_trace(const Pickle& pickle, const std::string& name
     }
   }
   PytorchTrace trace = Converter(root, *device).run();
+  const bool has_only_a_header = trace.text.find('\n') + 1 == trace.text.size();
+  if (has_only_a_header) return bad(name, kNoHistory);
   trace.devices = std::move(found);
   return trace;
 }

@@ -125,7 +125,8 @@ Result<Recording> replayed(const Trace& trace, const TraceStacks& stacks,
   if (!report.ok()) return report.error();
   if (report->failure) {
     return Error(ErrorCode::invalid_input,
-                 fmt::format("{}:{}: can't be replayed: {}", trace.name, report->failure->line,
+                 fmt::format("{}{}: can't be replayed: {}", trace.name,
+                             trace.is_of_file ? fmt::format(":{}", report->failure->line) : "",
                              report->failure->message));
   }
   return recording;

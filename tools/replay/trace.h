@@ -54,6 +54,7 @@ struct Trace {
   std::vector<TraceOp> ops;
   std::int64_t start_us = 0, end_us = 0;  // of its first and last line with a time
   std::uint32_t lines = 0;
+  bool is_of_file = true;  // the lines are the file's; else they were made of what it has
   // The most memory that the program itself had at once: the peak of the sum, over blocks between
   // their `a` and `r`, of their sizes rounded up to kGrain.
   Bytes peak_live;
