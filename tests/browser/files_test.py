@@ -157,7 +157,7 @@ class Dropped(PageTest):
         snapshot = self.snapshot()
         snapshot["segments"] = []
         self.take(self.file("events.json", json.dumps(snapshot).encode()))
-        self.assertIn("The file has no segments of device 0: what PyTorch held is not known.", self.text(".verdict"))
+        self.assertIn("The file lacks segments of device 0: what PyTorch held is not known.", self.text(".verdict"))
         self.assertIn("Out of memory: a request of 250 MiB failed", self.text(".failure"))
         self.assertNotIn("-1", self.text(".facts"))
 

@@ -431,7 +431,7 @@ TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
   const Finished report = weir("report " + file);
   EXPECT_EQ(report.code, 0) << report.err;
   EXPECT_THAT(report.out, StartsWith("Out of memory on device 1 of 4: "));
-  EXPECT_THAT(report.out, AllOf(ContainsRegex("The file has no segments of device 1: what PyTorch "
+  EXPECT_THAT(report.out, AllOf(ContainsRegex("The file lacks segments of device 1: what PyTorch "
                                               "held is not\\s+known"),
                                 Not(ContainsRegex("PyTorch held [0-9]")), Not(HasSubstr("WEIR_"))));
   const Finished beyond = weir("report --device 3 " + file);  // it has no history
@@ -452,6 +452,19 @@ TEST_F(LookCommands, NoLineIsNamedOfAFileThatHasNone) {
   const std::string large = write("large.json", R"({"segments": [], "device_traces": [[
     {"action": "alloc", "addr": 512, "size": 4611686018427387904, "stream": 0, "time_us": 1}]]})");
   EXPECT_THAT(weir("report " + large).err, HasSubstr("large.json: can't be replayed: "));
+}
+
+TEST_F(LookCommands, OfDevicesThatHeldTheSameNoneHeldMost) {
+  std::string snapshot = R"({"segments": [{"device": 0}, {"device": 1}], "device_traces": []})";
+  for (const std::string device : {"0", "1"}) {
+    const std::string named = "\"device\": " + device;
+    snapshot.replace(snapshot.find(named), named.size(),
+                     named + R"(, "address": 67108864, "total_size": 20971520, "stream": 0,
+      "segment_type": "large", "blocks": [{"size": 20971520, "state": "active_allocated"}])");
+  }
+  EXPECT_THAT(weir("report " + write("same.json", snapshot)).out,
+              StartsWith("At the moment of the snapshot 20.0 MiB was live in 1 block on device 0 "
+                         "of 2.\n"));
 }
 
 TEST_F(LookCommands, NumbersThatCountNothingAreNamed) {

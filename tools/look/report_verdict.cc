@@ -26,8 +26,9 @@ std::string on_shown_device(const Origin& origin) {
   if (all.empty()) return on_device(origin);
   const DeviceInFile& shown = all[static_cast<std::size_t>(origin.device)];
   const bool is_only = std::ranges::count_if(all, &DeviceInFile::is_used) < 2;
-  const bool has_most =
-      std::ranges::max(all, {}, &DeviceInFile::peak_reserved).peak_reserved == shown.peak_reserved;
+  const bool has_most = std::ranges::none_of(all, [&](const DeviceInFile& other) {
+    return &other != &shown && other.peak_reserved >= shown.peak_reserved;
+  });
   return on_device(origin) + (is_only         ? ", the only one used"
                               : shown.ran_out ? ", which ran out of memory"
                               : has_most      ? ", which held most"
@@ -170,7 +171,7 @@ std::vector<std::string> verdict_of(const Report& report) {
   if (verdict.back().empty()) verdict.pop_back();
   if (report.origin.lacks_segments) {
     verdict.push_back(
-        fmt::format("The file has no segments of device {}: what PyTorch held is not "
+        fmt::format("The file lacks segments of device {}: what PyTorch held is not "
                     "known, nor what was live before the recording.",
                     report.origin.device));
   }

@@ -329,7 +329,7 @@ function ofSnapshot(snapshot, source) {
   const all = snapshot.device_traces.length;
   const recording = builder.recording(source, 'PyTorch memory snapshot');
   if (!isHeldKnown)
-    recording.origin.verdict[3] = `The file has no segments of device ${device}: what PyTorch held is not known.`;
+    recording.origin.verdict[3] = `The file lacks segments of device ${device}: what PyTorch held is not known.`;
   if (unread.length > 0)
     recording.damage = `${plural(unread.length, 'value')} can't be read${
         unread.length > 1 ? ', the first' : ''}: ${unread[0].path}`;
