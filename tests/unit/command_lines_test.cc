@@ -385,6 +385,21 @@ TEST_F(CommandLines, NoOutputReplacesAnother) {
   }
 }
 
+TEST_F(CommandLines, AnOutputInAFolderThatDoesNotExistNamesTheRemedy) {
+  for (const Command& command : kCommands) {
+    for (const std::string& output : command.outputs) {
+      const std::string file = path("none/file"), arguments = command.name + " " + command.needs +
+                                                              inputs(command) + " " +
+                                                              long_name(output) + "=" + file;
+      const Finished finished = run(arguments);
+      if (finished.err.find("without D3") != std::string::npos) continue;
+      EXPECT_EQ(finished.code, 3) << arguments;
+      EXPECT_THAT(finished.err, HasSubstr(file + ": can't be written: there is no folder " +
+                                          path("none") + ": make it"));
+    }
+  }
+}
+
 TEST_F(CommandLines, SeveralOutputsMayGoWhereNothingIsReplaced) {
   for (const char* const name : {"/dev/null", "/dev/stdout", "/dev/stderr"}) {
     for (const Command& command : kCommands) {

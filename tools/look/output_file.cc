@@ -111,10 +111,18 @@ class OutputFile::Impl {
 
  private:
   Status start() {
-    if (file_ < 0) return failed(path_, std::strerror(errno));
+    if (file_ < 0) return failed(path_, why_not_opened(errno));
     if (compressed_) gzip_ = gzdopen(file_, "wb3");
     if (compressed_ && gzip_ == nullptr) return failed(path_, "no memory to compress with");
     return {};
+  }
+
+  std::string why_not_opened(int code) const {
+    const std::string folder = std::filesystem::path(target_).parent_path();
+    std::error_code unknown;
+    if (folder.empty() || std::filesystem::exists(folder, unknown)) return std::strerror(code);
+    return fmt::format("there is no folder {}: make it, or name a file in one that there is",
+                       folder);
   }
 
   void note(std::string_view why) {
