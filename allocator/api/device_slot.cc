@@ -95,6 +95,12 @@ Status DeviceSlot::make_heap(const Config& config, int opened) {
     if (!memory.ok()) return memory.error();
     options.limit = config.limit.on_device_with(memory->total);
   }
+  if (const Bytes page = device_->granularity(); options.limit > 0_B && options.limit < page) {
+    log(LogLevel::warn,
+        fmt::format("WEIR_LIMIT leaves {} bytes on {}, less than one page of {} bytes: every "
+                    "allocation will fail; raise it",
+                    options.limit.count, device_->name(), page.count));
+  }
   heap_ = std::make_unique<DeviceHeap>(*calls_, options, sinks_.empty() ? nullptr : &sinks_);
   return {};
 }

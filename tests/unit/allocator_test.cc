@@ -373,6 +373,23 @@ TEST(AllocatorConfig, ADeviceThatIsNullIsNamed) {
               HasSubstr("device 1 of those given is null"));
 }
 
+TEST(AllocatorConfig, ALimitOfLessThanAPageIsWarnedOf) {
+  const test::TemporaryFolder folder;
+  Config config;
+  config.log_file = folder / "log";
+  SimDevice device;
+  const std::string says = " bytes on " + device.name() + ", less than one page of " +
+                           std::to_string(device.granularity().count) + " bytes";
+  for (const Bytes limit : {device.granularity() - 1_B, device.granularity()}) {
+    config.limit.bytes = limit;
+    { const Allocator allocator(device, config); }
+    ASSERT_TRUE(configure_log(LogLevel::warn).ok());  // closes the file
+    const std::string line = "WEIR_LIMIT leaves " + std::to_string(limit.count) + says;
+    EXPECT_EQ(test::content_of(config.log_file).find(line) != std::string::npos,
+              limit < device.granularity());
+  }
+}
+
 TEST(AllocatorConfig, ADeviceThatIsOpenedIsLoggedWithItsName) {
   const test::TemporaryFolder folder;
   Config config;
