@@ -3,6 +3,10 @@
 // docs/glossary.md explains the terms that Weir's headers use.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "Weir needs C++20: compile with -std=c++20, or include weir/weir.h alone, which is C"
+#endif
+
 #include <compare>
 #include <cstddef>
 #include <cstdint>
