@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/placement/placement_cache.h"
+#include "tests/unit/core_test_access.h"
 
 namespace weir {
 namespace {
@@ -54,6 +55,15 @@ TEST(PlacementCache, APlaceRememberedAfterOthersWereRecalledIsItsKeys) {
     });
     ASSERT_EQ(recalled, mine);
   }
+}
+
+TEST(PlacementCache, PlacesThatAreReplacedTakeNoMoreRoomAndAreForgotten) {
+  PlacementCache memory;
+  for (std::uint64_t i = 1; i <= 10'000; ++i) memory.remember(keys_for(7), Address{i});
+  EXPECT_LE(TestAccess::entries(memory), 256u);
+  EXPECT_EQ(memory.recall(keys_for(7), kAny), Address{1});
+  memory.clear();
+  EXPECT_EQ(TestAccess::entries(memory), 0u);
 }
 
 TEST(PlacementCache, IsBoundedAndForgetsTheOlder) {

@@ -283,6 +283,19 @@ TEST_F(PlainPool, IdleMemoryGoesWhenTheLimitIsLowered) {
   EXPECT_LE(device_.physical_bytes(), 30_MiB);
 }
 
+TEST_F(PlainPool, WhatWasInUseWhenItWasFreedGoesWithTheNextFreeOverALimit) {
+  void* const live = allocate(heap_, 20_MiB, one_);
+  void* const plain = allocate_in_pool(100_MiB);
+  heap_.set_limit(30_MiB);
+  write(other_, plain, 100_MiB, 5_ms);
+  EXPECT_TRUE(heap_.fence(plain, other_).ok());
+  free(heap_, plain);
+  EXPECT_EQ(segments(), 1u);
+  device_.finish();
+  free(heap_, live);
+  EXPECT_EQ(segments(), 0u);
+}
+
 TEST_F(PlainPool, ARequestWithinItsRequestsCallbackIsOfTheHeapsOwnKind) {
   void* inner = nullptr;
   heap_.on_shortage(Shortage::out_of_memory, [&](Bytes) {

@@ -246,6 +246,15 @@ TEST(Layouts, DifferWhereABlockIsLargerThoughItLiesInTheSamePlace) {
   EXPECT_NE(layouts(40_MiB), layouts(41_MiB));
 }
 
+TEST(Layouts, AreTheSameWhetherSomebodyRecordsAndWhereverTheDriverPutsMemory) {
+  Nobody nobody;
+  for (const Bytes size : {1_KiB, 4_MiB}) {
+    const std::vector<PoolLayout> plain = seen_after({0, 1}, size).layouts;
+    EXPECT_EQ(plain, seen_after({0, 1}, size, &nobody).layouts);
+    EXPECT_EQ(plain, seen_after({0, 1}, size, nullptr, 12345).layouts);
+  }
+}
+
 TEST(Layouts, OfTwoStreamsDependOnWhichCameFirstAndNotOnTheirIds) {
   const auto layouts = [](int other_streams, bool swapped) {
     SimDevice device;

@@ -3,6 +3,7 @@
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
 
 #include "tests/property/history.h"
+#include "tests/unit/core_test_access.h"
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/interposed_device.h"
 
@@ -195,6 +196,25 @@ TEST_F(GraphPoolEdges, AFreeThatTheDriverRefusesAltogetherIsTriedAgain) {
   expect_error(heap_->deallocate(block), ErrorCode::unknown_pointer, "deallocate");
   EXPECT_TRUE(heap_->trim(0_B).ok());
   EXPECT_EQ(heap_->statistics().live_blocks.current, 0u);
+}
+
+// Then nothing is deferred any more, and the fast paths are open again.
+TEST_F(GraphPoolEdges, ThatFreeIsMadeUpForByTheNextRequest) {
+  GraphPool pool(*heap_);
+  for (const bool in_pool : {false, true}) {
+    ASSERT_TRUE(heap_->trim(0_B).ok());
+    const std::uint64_t records = device_.calls(DeviceCall::record_context);
+    freed_in_vain(pool);
+    ASSERT_EQ(device_.calls(DeviceCall::record_context), records + 1);
+    ASSERT_EQ(heap_->statistics().live_blocks.current, 1u);
+    StreamHeap& heap = TestAccess::stream_heap(*heap_, 0);
+    ASSERT_NE(TestAccess::fast_stream(heap), a_.id) << "each free asks whether it is deferred";
+    void* const next =
+        in_pool ? pool.allocate(1_KiB, b_).value() : heap_->allocate(1_KiB, b_).value();
+    EXPECT_EQ(heap_->statistics().live_blocks.current, 1u) << "the new one";
+    EXPECT_EQ(TestAccess::fast_stream(heap), a_.id);
+    EXPECT_TRUE(heap_->deallocate(next).ok());
+  }
 }
 
 TEST_F(GraphPoolEdges, ABlockThatAnEagerStreamIsSaidToUseServesNoOtherInTheCapture) {
