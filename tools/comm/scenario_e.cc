@@ -20,7 +20,7 @@ constexpr double kTokens = 4096;              // in a step, on each rank
 constexpr double kFlopsPerNanosecond = 400'000;
 constexpr Nanoseconds kShortestKernel = 1500_ns;
 constexpr Bytes kBucket = 25_MiB;
-constexpr int kSteps = 5;
+constexpr int kTimedSteps = 5;
 
 // "Never slower": a run begins with the launch of a graph instead of that of a kernel, which shows,
 // a little, however many steps follow.
@@ -45,7 +45,7 @@ class StepOfRank {
   std::size_t buckets() const { return buckets_.buckets(); }
 
   Nanoseconds time(bool captured) {
-    return time_steps(rank_, kSteps, captured, [this] { step(); });
+    return time_steps(rank_, kTimedSteps, captured, [this] { step(); });
   }
 
  private:

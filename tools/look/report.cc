@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ranges>
 #include <string>
 
 #include "look/block_lifetimes.h"
@@ -23,9 +22,8 @@ void shorten(std::vector<T>& list, std::size_t top) {
 std::vector<DeviceCallCount> driver_calls_of(const Recording& recording) {
   constexpr std::string_view kMark = "driver calls";
   std::vector<DeviceCallCount> calls;
-  const auto mark =
-      std::ranges::find_if(std::views::reverse(recording.marks),
-                           [&](const auto& each) { return each.text.starts_with(kMark); });
+  const auto mark = std::find_if(recording.marks.rbegin(), recording.marks.rend(),
+                                 [&](const auto& each) { return each.text.starts_with(kMark); });
   if (mark == recording.marks.rend()) return calls;
   for (int i = 0; i < kDeviceCalls; ++i) {
     const std::string_view name = name_of(static_cast<DeviceCall>(i));
