@@ -8,6 +8,7 @@
 
 #include "api/live_recordings.h"
 #include "observe/own_thread.h"
+#include "observe/recording_output.h"
 #include "weir/log.h"
 #include "weir/snapshot.h"
 
@@ -89,6 +90,10 @@ RecorderOptions Recordings::options(std::optional<RecordStacks> stacks) const {
 }
 
 Status Recordings::begin() {
+  if (!config_.record.empty()) {
+    Status allowed = check_recording_path(record_path(config_.record, number_));
+    if (!allowed) return named_by(kRecord, std::move(allowed));
+  }
   if (config_.record_ring > 0_B) {
     ring_ = Recorder::keep(config_.record_ring, options({}));
     heap_.start_recording(*ring_);

@@ -34,6 +34,12 @@ Status check_recording_path(const std::string& path) {
   if (std::filesystem::file_size(path, error) == 0) return {};
   std::array<char, recording_format::kMagic.size()> first{};
   std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return Error(ErrorCode::invalid_input,
+                 fmt::format("recording {}: there is a file, which can't be read to see whether it "
+                             "is a recording: remove it, or name another file",
+                             path));
+  }
   file.read(first.data(), first.size());
   const std::string_view found(first.data(), static_cast<std::size_t>(file.gcount()));
   if (!found.empty() && recording_format::kMagic.starts_with(found)) return {};

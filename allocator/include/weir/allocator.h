@@ -137,7 +137,8 @@ class Allocator {
   void write_snapshot(const std::string& path, int device = kCurrentDevice) const;
 
   // Records what every device does from now on (those not opened yet: from their first event) into
-  // `path`; each device after the first has a file of its own, with its number ("run.1.weir").
+  // `path`, in place of an earlier recording (any other file there is an error); each device after
+  // the first has a file of its own, with its number ("run.1.weir").
   // Throws if the allocator records into a file already. Other threads may go on allocating.
   // `stacks`: which kind of stack is recorded with each allocation; nullopt: as WEIR_RECORD_STACKS,
   // or Config::stacks, says.

@@ -65,9 +65,9 @@ struct RecorderOptions {
 // fork() nothing is recorded, and the parent's file is left alone.
 class Recorder final : public EventSink {
  public:
-  // Writes the file `path`, replacing it. What has happened is in the file 200 ms later at the
-  // latest, even if the process is killed then.
-  // Errors: invalid_input (the file can't be written; names it and says why).
+  // Writes the file `path`, in place of an earlier recording; any other file there is an error.
+  // What has happened is in the file 200 ms later at the latest, even if the process is killed
+  // then. Errors: invalid_input (the file can't be written; names it and says why).
   static Result<std::unique_ptr<Recorder>> open(const std::string& path,
                                                 const RecorderOptions& options = {});
   // A flight recorder: keeps the latest events in memory, `most` compressed bytes of them, and what
@@ -85,9 +85,9 @@ class Recorder final : public EventSink {
 
   // Returns once all events that came before are in the file, or kept. Errors: as close().
   Status flush();
-  // Writes what a flight recorder keeps, as a recording. The file appears whole, or not at all; one
-  // of that name is replaced. Errors: invalid_input (it can't be written, or this is no flight
-  // recorder).
+  // Writes what a flight recorder keeps, as a recording. The file appears whole, or not at all, in
+  // place of an earlier recording; any other file there is an error. Errors: invalid_input (it
+  // can't be written, or this is no flight recorder).
   Status write_to(const std::string& path);
 
   // The end. Further events are ignored; a second close() does nothing. Errors: invalid_input (the

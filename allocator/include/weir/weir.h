@@ -180,10 +180,10 @@ weir_status_t weir_validate(weir_allocator_t* allocator, size_t* broken);
 /* Recordings and snapshots (docs/recording.md). Files of devices after the first
  * have the device's number before the extension.
  *
- * start: records what each device does from now on into `path`; WEIR_INVALID_ARGUMENT while a
- * recording goes on. stop: ends the recording, if there is one. write: with WEIR_RECORD_RING,
- * writes the latest events to `path`. mark: adds a remark to what is recorded. A snapshot is of one
- * device. */
+ * start: records what each device does from now on into `path`, in place of an earlier recording
+ * (any other file there is WEIR_INVALID_INPUT); WEIR_INVALID_ARGUMENT while a recording goes on.
+ * stop: ends the recording, if there is one. write: with WEIR_RECORD_RING, writes the latest events
+ * to `path`. mark: adds a remark to what is recorded. A snapshot is of one device. */
 weir_status_t weir_record_start(weir_allocator_t* allocator, const char* path);
 /* `stacks`: which kind of stack is recorded with each allocation: "none", "cpp", "python"; null: as
  * WEIR_RECORD_STACKS says.
