@@ -112,7 +112,9 @@ class CallReader {
     std::string text;
     for (const RecordedMark& mark : recording_.marks) {
       if (mark.time >= now) break;
-      text = mark.text;
+      const bool is_weirs =
+          mark.text.starts_with("driver calls") || mark.text.starts_with("layout:");
+      if (!is_weirs) text = mark.text;
     }
     return text;
   }

@@ -120,7 +120,9 @@ class OutputFile::Impl {
   std::string why_not_opened(int code) const {
     const std::string folder = std::filesystem::path(target_).parent_path();
     std::error_code unknown;
-    if (folder.empty() || std::filesystem::exists(folder, unknown)) return std::strerror(code);
+    if (folder.empty() || std::filesystem::exists(folder, unknown) || unknown) {
+      return std::strerror(code);
+    }
     return fmt::format("there is no folder {}: make it, or name a file in one that there is",
                        folder);
   }

@@ -124,10 +124,11 @@ Result<Recording> replayed(const Trace& trace, const TraceStacks& stacks,
   const Result<ReplayReport> report = replay(trace, *device, options);
   if (!report.ok()) return report.error();
   if (report->failure) {
-    return Error(ErrorCode::invalid_input,
-                 fmt::format("{}{}: can't be replayed: {}", trace.name,
-                             trace.is_of_file ? fmt::format(":{}", report->failure->line) : "",
-                             report->failure->message));
+    return Error(
+        ErrorCode::invalid_input,
+        fmt::format("{}{}: can't be replayed: {}", trace.name,
+                    report->failure->line > 0 ? fmt::format(":{}", report->failure->line) : "",
+                    report->failure->message));
   }
   return recording;
 }

@@ -129,6 +129,7 @@ ReplayReport Replay::run() {
     before = now;
     peak_reserved = std::max(peak_reserved, now.peak_reserved);
   }
+  if (report.failure && !trace_.is_of_file) report.failure->line = 0;
   report.all = before;
   report.all.peak_reserved = peak_reserved;
   const Result<MemoryInfo> memory = device_.memory();

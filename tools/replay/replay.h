@@ -66,7 +66,7 @@ struct ReplayFigures {
 struct ReplayFailure {
   enum class Kind { out_of_memory, unsound, device };
   Kind kind = Kind::device;
-  std::uint32_t line = 0;  // of the trace: the operation that failed
+  std::uint32_t line = 0;  // of the file: the operation that failed; 0: it has no lines
   unsigned pass = 0;       // from 1
   std::string message;
   std::vector<std::string> held;  // out of memory: what held it, largest first

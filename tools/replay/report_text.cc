@@ -35,8 +35,9 @@ std::vector<std::string> row(std::string name, const ReplayReport& report,
 
 std::string verdict(const ReplayReport& report) {
   if (report.failure) {
-    return fmt::format("It ended early, in pass {} at line {} of the trace.", report.failure->pass,
-                       report.failure->line);
+    const std::uint32_t line = report.failure->line;
+    return fmt::format("It ended early, in pass {}{}.", report.failure->pass,
+                       line > 0 ? fmt::format(" at line {} of the trace", line) : "");
   }
   const double more = 100 * (report.ratio(report.all) - 1);
   std::string text = fmt::format(
@@ -91,8 +92,9 @@ ExitCode ReplayOutcome::exit_code() const {
 std::string ReplayOutcome::complaint() const {
   if (!report) return error->message();
   if (const std::optional<ReplayFailure>& failure = report->failure) {
-    std::string text =
-        fmt::format("{}:{}: in pass {}: {}", trace, failure->line, failure->pass, failure->message);
+    std::string text = fmt::format("{}{}: in pass {}: {}", trace,
+                                   failure->line > 0 ? fmt::format(":{}", failure->line) : "",
+                                   failure->pass, failure->message);
     for (const std::string& line : failure->held) text += "\n  " + line;
     return text;
   }
