@@ -117,8 +117,9 @@ Result<std::vector<std::vector<CommState::Entry>>> CommState::agree(
     std::span<const Entry> captured) {
   struct Message {
     char call[64] = {};
-    std::uint32_t has_failed = 0, bytes = 0;  // of `content`:
-    char content[kMostSaid] = {};             // why the call has failed, or the entries
+    std::uint32_t has_failed = 0;
+    std::uint32_t bytes = 0;       // of `content`
+    char content[kMostSaid] = {};  // why the call has failed, or the entries
   };
   const Status works = status();
   if (!prepared) {
@@ -153,15 +154,16 @@ Result<std::vector<std::vector<CommState::Entry>>> CommState::agree(
   for (const std::vector<std::byte>& bytes : *gathered) {
     const auto theirs = number_in_bytes<Message>(bytes);
     const std::size_t rank = all.size(), size = std::min<std::size_t>(theirs.bytes, kMostSaid);
-    if (std::string_view(theirs.call) != message.call) {
+    const std::string_view their_call(theirs.call, ::strnlen(theirs.call, sizeof theirs.call));
+    if (their_call != message.call) {
       return error(ErrorCode::invalid_argument,
                    fmt::format("ranks ask for different things: rank {} {}, this one {}: make the "
                                "same calls on every rank",
-                               rank, theirs.call, call));
+                               rank, their_call, call));
     }
     if (theirs.has_failed != 0) {
-      return error(failed, fmt::format("{} failed on rank {}, and so on every rank: {}", call, rank,
-                                       std::string_view(theirs.content, size)));
+      return error(failed, fmt::format("{}: failed on rank {}, and therefore on all ranks: {}",
+                                       call, rank, std::string_view(theirs.content, size)));
     }
     std::vector<Entry>& entries = all.emplace_back(size / sizeof(Entry));
     std::copy_n(theirs.content, entries.size() * sizeof(Entry),

@@ -73,7 +73,7 @@ Examples:
   weir comm scenario C --ranks 4 --json
 
 docs/comm-scenarios.md says what each runs and aims at, docs/command.md what all commands have in
-common. Exit codes: 0 the cure holds; 1 it does not; 2 a bad command line; 3 the ranks can't run, or
+common. Exit codes: 0 every aim holds; 1 one does not; 2 a bad command line; 3 the ranks can't run, or
 a file can't be written.)";
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST_F(CommBench, OneRankOfALaunchDoesNotSimulateInSilence) {
   EXPECT_THAT(finished.err, HasSubstr("WEIR_WORLD_SIZE"));
 }
 
-TEST_F(CommBench, ScenariosSayWhetherTheCureHolds) {
+TEST_F(CommBench, ScenariosSayWhetherEveryAimHolds) {
   for (const std::string name : {"A", "D", "e"}) {
     const test::Finished finished =
         weir("comm scenario --device sim " + name + " --json=" + path("scenario.json"));

@@ -102,7 +102,7 @@ TEST_F(Registered, BuffersThatOneRankAloneCanNotHaveAreRefusedEverywhere) {
     }
     expect_error(RegisteredBuffer::create(*rank.comm, is_bad ? unknown : rank.compute, 2_MiB),
                  ErrorCode::device,
-                 "failed on rank 1, and so on every rank: capture_info: invalid handle");
+                 "failed on rank 1, and therefore on all ranks: capture_info: invalid handle");
     expect_ok(rank.comm->status());
   });
   expect_none();
@@ -113,9 +113,10 @@ TEST_F(Registered, BuffersOfACommunicatorThatHasEndedOnOneRankAreRefusedEverywhe
   ranks_[1]->comm->abort("a test");
   on_all([](Rank& rank) {
     expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
-                 rank.number == 1 ? "rank 1 of 2: aborted: a test"
-                                  : "failed on rank 1, and so on every rank: communicator 'world', "
-                                    "rank 1 of 2: aborted: a test");
+                 rank.number == 1
+                     ? "rank 1 of 2: aborted: a test"
+                     : "failed on rank 1, and therefore on all ranks: communicator 'world', "
+                       "rank 1 of 2: aborted: a test");
   });
   expect_none();
 }
@@ -125,7 +126,7 @@ TEST_F(Registered, BuffersAreNowhereWhereOneRankHasNone) {
     world_.fail(1, call, 1);
     on_all([](Rank& rank) {
       expect_error(RegisteredBuffer::create(*rank.comm, rank.compute, 2_MiB), ErrorCode::device,
-                   "failed on rank 1, and so on every rank: ");
+                   "failed on rank 1, and therefore on all ranks: ");
     });
     expect_none();
   }

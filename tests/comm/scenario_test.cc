@@ -76,7 +76,7 @@ TEST(ScenarioA, SeesAnOperationThatFailsOrNeverEnds) {
     const ScenarioReport failed = run_scenario_a(failing(1, 1));
     EXPECT_FALSE(failed.holds());
     EXPECT_THAT(failed.problems, testing::Contains(HasSubstr("made to fail")));
-  } catch (const Exception& error) {  // a rank so slow that the others think it is missing
+  } catch (const Exception& error) {  // a rank so slow that the others, or the gathering, miss it
     EXPECT_THAT(error.what(), testing::AnyOf(HasSubstr("has not come"), HasSubstr("ranks came")));
   }
   const ScenarioReport hung =

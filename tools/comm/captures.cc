@@ -39,7 +39,7 @@ std::vector<Asked> every_operation() {
 }
 
 // For `rank`: sends go to the next rank, receives come from the one before. Each has memory of its
-// own, one after the other, in memory_for() them.
+// own; these lie one after the other in what memory_for() gives.
 std::vector<Operation> operations_for(const Asked& asked, const BenchRank& rank, void* memory) {
   std::vector<Operation> operations;
   auto* at = static_cast<std::byte*>(memory);

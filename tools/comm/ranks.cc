@@ -48,8 +48,8 @@ void tell_failure(BenchRank& rank) {
 }  // namespace
 
 std::string threads_on(int ranks, const std::string& where) {
-  return fmt::format("{} rank{}: threads of this process on {}", ranks, ranks == 1 ? "" : "s",
-                     where);
+  if (ranks == 1) return "1 rank: a thread of this process on " + where;
+  return fmt::format("{} ranks: threads of this process on {}", ranks, where);
 }
 
 // The first error by time: others may have failed because that rank had; they are told of it after

@@ -15,8 +15,8 @@ namespace {
 
 // Of one rank.
 constexpr int kLayers = 8, kSteps = 10;
-constexpr std::uint64_t kWidth = 8192;          // of a layer, whose
-constexpr Bytes kWeights{2 * kWidth * kWidth};  // are of bfloat16
+constexpr std::uint64_t kWidth = 8192;          // of a layer
+constexpr Bytes kWeights{2 * kWidth * kWidth};  // of a layer, in bfloat16
 constexpr Bytes kOutput = 64_MiB;               // of a layer
 
 enum class Way {
