@@ -342,7 +342,7 @@ void Backend::recordAnnotation(const std::vector<std::pair<std::string, std::str
     if (key == "name") name = value;
     if (key == "stage") stage = value;
   }
-  if (stage == "START" && !name.empty()) allocator_.mark(name);
+  if (history_.enabled && stage == "START" && !name.empty()) allocator_.mark(name);
 }
 
 void Backend::pushCompileContext(std::string& context) {

@@ -536,6 +536,8 @@ TEST_F(Backends, RangesThatBeginAreMarksOfRecordings) {
   const test::TemporaryFolder folder;
   backend_.raw_delete(backend_.memory(0).allocate(4_MiB, new_stream(0)));
   allocator_.record_start(folder / "run.weir");
+  backend_.recordAnnotation({{"name", "forward"}, {"stage", "START"}});  // nobody asked for them
+  backend_.recordHistory(true, nullptr, 100, {}, false, {});
   for (const char* const stage : {"START", "END"}) {
     backend_.recordAnnotation({{"name", "forward"}, {"stage", stage}});
   }

@@ -114,6 +114,9 @@ int ncclCommInitRankConfig(FakeComm** comm, int, NcclId, int, void*) {
   return *comm = new FakeComm{}, 0;
 }
 int ncclCommSplit(FakeComm*, int, int, FakeComm** comm, void*) { return *comm = new FakeComm{}, 0; }
+int ncclCommUserRank(FakeComm*, int* rank) { return *rank = 0; }
+int ncclCommCount(FakeComm*, int* ranks) { return *ranks = 1, 0; }
+int ncclCommCuDevice(FakeComm*, int* device) { return *device = 0; }
 int ncclCommGetAsyncError(FakeComm*, int* error) { return *error = 0; }
 int ncclCommFinalize(FakeComm*) { return 0; }
 int ncclCommAbort(FakeComm* comm) { return delete comm, 0; }

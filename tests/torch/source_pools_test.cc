@@ -102,11 +102,13 @@ TEST_F(SourcePools, TheSourceIsAskedForWhatPyTorchsOwnAsksFor) {
   }
   EXPECT_THAT(source_->asked,
               testing::ElementsAre((2_MiB).count, (20_MiB).count, (10_MiB).count, (12_MiB).count));
+  int found = 0;
   for (const auto& segment : memory_.segments(kCustom)) {  // less than 1 MiB is left of the last
-    if (segment.total_size == (12_MiB).count) {
-      EXPECT_EQ(segment.blocks.size(), 1u);
-    }
+    if (segment.total_size != (12_MiB).count) continue;
+    ++found;
+    EXPECT_EQ(segment.blocks.size(), 1u);
   }
+  EXPECT_EQ(found, 1);
   for (void* const block : blocks) free(block);
   drop_pool();
 }

@@ -77,6 +77,8 @@ def _layout(device: object) -> _Layout:
 
 def _source_that_differs(usual: _Layout, odd: _Layout) -> int:
     """The number of the MemPool with an allocator of its own that is the first to differ; 0: something else is."""
+    if len(usual) != len(odd):
+        return 0
     ours, theirs = next((pair for pair in zip(usual, odd) if pair[0] != pair[1]), (("",), ("",)))
     return int(ours[0].removeprefix(_SOURCE)) if ours[0] == theirs[0] and ours[0].startswith(_SOURCE) else 0
 
@@ -86,7 +88,8 @@ def _placements(source: int, device: object) -> tuple[int, list[tuple[int, ...]]
     library, number = _in_use.active(), _memory._device(device)
     flat = _memory.numbers_of(library, ctypes.c_uint64,
                               lambda *rest: library.weir_torch_source_placements(number, source, *rest))
-    return _memory.layout(device)[-source][0], list(zip(flat[0::3], flat[1::3], flat[2::3]))
+    placed, _ = _memory.layout(device).get(-source, (0, 0))  # another thread may close it
+    return placed, list(zip(flat[0::3], flat[1::3], flat[2::3]))
 
 
 def _first_placement(of_ranks: dict[int, tuple[int, list[tuple[int, ...]]]]) -> str:
