@@ -80,8 +80,8 @@ weir_status_t weir_sleep(weir_allocator_t* allocator, int32_t device,
       // An option that is not known here must not be passed over in silence.
       if (options->size > sizeof(weir_sleep_options_t)) {
         invalid(
-            "options->size: the program was built with another weir.h, whose options this library "
-            "has not: build it with this library's weir.h");
+            "options->size: the program was built with another weir.h, with options that this "
+            "library does not have: build it with this library's weir.h");
       }
       asked.tags = names_of(options->tags, options->tags_count);
       if (options->contents != WEIR_CONTENTS_AS_BEFORE) {

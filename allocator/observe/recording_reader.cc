@@ -185,7 +185,7 @@ std::string Reading::damage(const RecordingBlocks& blocks) const {
                     parts_of_it(std::max<std::uint64_t>(blocks.missing(), 1))));
   }
   if (unreadable_ > 0) {
-    add(fmt::format("{} without sense, and read as far as possible", parts_of_it(unreadable_)));
+    add(fmt::format("{} not decodable, and read as far as possible", parts_of_it(unreadable_)));
   }
   if (!has_header_) add("the header is missing: program and device are unknown");
   if (cut) {

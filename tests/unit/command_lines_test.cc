@@ -274,10 +274,13 @@ TEST_F(CommandLines, AnUnknownOptionIsNamedBeforeWhatIsMissing) {
 
 TEST_F(CommandLines, AnUnknownChoiceAndAMissingFileAreRefused) {
   const std::string trace = path("small.trace");
-  for (const std::string& arguments :
-       {"replay --device tpu " + trace, "replay --policy sometimes " + trace, std::string("replay"),
-        std::string("report"), "diff " + trace, std::string("top")}) {
-    expect_refused(run(arguments), arguments, {"weir"});
+  for (const auto& [arguments, says] : std::vector<std::pair<std::string, std::string>>{
+           {"replay --device tpu " + trace, "--device"},
+           {"replay --policy sometimes " + trace, "--policy"},
+           {"replay", "TRACE is required"},
+           {"report", "FILE is required"},
+           {"diff " + trace, "is required"}}) {
+    expect_refused(run(arguments), arguments, {says});
   }
 }
 

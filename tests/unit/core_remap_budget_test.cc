@@ -34,6 +34,17 @@ TEST(RemapBudget, WhatIsSpentIsAffordedNoMore) {
   EXPECT_FALSE(budget.affords(1));
 }
 
+TEST(RemapBudget, IsFarOverdrawnOnceEightTimesWhatCanBeSavedIsOwed) {
+  RemapBudget budget;
+  const std::uint64_t all = most(budget);
+  budget.spend(9 * all);
+  EXPECT_FALSE(budget.is_far_overdrawn());
+  budget.spend(1);
+  EXPECT_TRUE(budget.is_far_overdrawn());
+  budget.earn(0, 2_GiB);  // half a percent of the work on them is more than a mapping
+  EXPECT_FALSE(budget.is_far_overdrawn());
+}
+
 TEST(RemapBudget, WhatIsOverspentIsPaidBackFirst) {
   RemapBudget budget, spent;
   spent.spend(most(spent));

@@ -275,7 +275,7 @@ TEST_F(RecordingReader, ReadsNoMoreFramesStacksAndTextsThanItIsAskedTo) {
   EXPECT_EQ(read_stacks({.most_text = 10}), "ab;;;0");
   EXPECT_EQ(read_stacks({.most_text = 9}), "a;;;0");
   EXPECT_EQ(read_stacks({.most_text = kText - 1}), "abc;c;;0");
-  EXPECT_THAT(read({.most_text = kText - 1}).damage, HasSubstr("1 part of it is without sense"));
+  EXPECT_THAT(read({.most_text = kText - 1}).damage, HasSubstr("1 part of it is not decodable"));
 }
 
 TEST_F(RecordingReader, WhatIsNoRecordingIsAnErrorThatNamesTheFileAndTheRemedy) {
@@ -329,7 +329,7 @@ TEST_F(RecordingReader, PayloadsThatMakeNoSenseAreReadAsFarAsTheyDo) {
       EXPECT_EQ(recording.damage.find("the header is missing") == std::string::npos, is_header);
       if (size < junk.size() || static_cast<BlockKind>(kind) == BlockKind::end) continue;
       EXPECT_THAT(recording.damage,
-                  HasSubstr("1 part of it is without sense, and read as far as possible"))
+                  HasSubstr("1 part of it is not decodable, and read as far as possible"))
           << int{kind};
     }
   }

@@ -52,7 +52,7 @@ Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const 
     if (fenced == Fenced::now) return {};
   }
   const TimelineId by = in.timelines.of(user);
-  // (It holds a lock, which to look around takes too.)
+  // (A LiveBlock holds the lock that find() takes.)
   if (const LiveBlock live = heap->live(at, &in.timelines)) return live.note_use(by, fenced);
   return in.pools.unknown_or_inside(block, call);
 }

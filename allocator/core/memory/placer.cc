@@ -29,8 +29,8 @@ constexpr std::uint64_t kRecentShare = 64, kNearlyAllShare = 10;
 // this again and again.)
 constexpr std::uint64_t kElsewhereShare = 10, kEnoughElsewhere = 3;
 // Where mappings are not affordable any more, by this share (bench/results has memory over driver
-// time); but for requests of more than one in so many bytes of the most ever in use, which find no
-// room in pieces, however much is free, only where they have not been affordable for long.
+// time). Requests of more than one in so many bytes of the most ever in use find no room in pieces,
+// however much is free: for them only once the budget is far overdrawn.
 constexpr double kSlackWithoutRemaps = 0.095;
 constexpr std::uint64_t kLargeShare = 32;
 

@@ -23,8 +23,8 @@ class RemapBudget {
   }
   void spend(std::uint64_t mappings) { mappings_ = saved() - static_cast<double>(mappings); }
   bool affords(std::uint64_t mappings) { return saved() >= static_cast<double>(mappings); }
-  // By 0.2 s: the program never repeats. (No recorded one comes to that, not with other sizes
-  // either.)
+  // True once mappings cost 0.2 s more than was earned. Only programs that never repeat come to
+  // that: no recorded one does, nor with other sizes.
   bool is_far_overdrawn() { return saved() < -8 * kMost; }
 
  private:

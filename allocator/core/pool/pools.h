@@ -62,7 +62,7 @@ class Pools {
   };
   std::optional<Placed> find_placed(Address address) const;
   static Error unknown(const void* block, const char* call);
-  // The same of an address whose heap is known: says so where it lies inside a live block.
+  // Like unknown(); where the address lies inside a live block, the error names that block.
   Error unknown_or_inside(const void* block, const char* call) const;
 
   // Frees the block; in a later free_due() where what uses it can't be recorded now: a stream that
