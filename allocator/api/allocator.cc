@@ -136,10 +136,10 @@ class Allocator::Impl {
                      fmt::format("the allocator is recorded into {}: stop that first", record_to_));
     }
     for_each_open([&](DeviceSlot& slot) {
-      if (status.ok()) status = slot.recordings().check_can_start();
+      if (status.ok()) status = slot.recordings().check_can_start(path);
     });
-    if (status) status = named_by(kRecordStart, check_recording_path(path));
-    raise_unless_ok(status);
+    if (status) status = check_recording_path(path);
+    raise_unless_ok(named_by(kRecordStart, std::move(status)));
     std::vector<DeviceSlot*> started;
     for_each_open([&](DeviceSlot& slot) {
       if (!status.ok()) return;

@@ -104,9 +104,10 @@ Status Recordings::begin() {
   return {};
 }
 
-Status Recordings::check_can_start() const {
+Status Recordings::check_can_start(const std::string& path) const {
   const std::scoped_lock lock(mutex_);
-  return check_locked();
+  if (Status idle = check_locked(); !idle) return idle;
+  return check_recording_path(record_path(path, number_));
 }
 
 Status Recordings::check_locked() const {

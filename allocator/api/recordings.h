@@ -40,7 +40,7 @@ class Recordings {
   // Into `path`, with the device's number, and with those stacks; nothing: those of the settings.
   // Errors: invalid_argument (something records already);
   // invalid_input.
-  Status check_can_start() const;
+  Status check_can_start(const std::string& path) const;
   Status start(const std::string& path, std::optional<RecordStacks> stacks = {});
   // Nothing to stop is fine. Errors: invalid_input (the file could not be written whole).
   Status stop();

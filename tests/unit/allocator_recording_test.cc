@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,6 +142,20 @@ TEST_F(AllocatorRecording, APathThatLeadsNowhereIsNamedWithTheRemedy) {
                 Allocator(device_, config({{"WEIR_RECORD", record}}));
               }),
               HasSubstr("WEIR_RECORD: recording " + record + ": " + says));
+}
+
+TEST_F(AllocatorRecording, OnNoDeviceAFileIsTouchedWhereOneMayNotBeRecorded) {
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int i = 0; i < 2; ++i) devices.push_back(std::make_unique<SimDevice>());
+  Allocator allocator(std::move(devices), config({}));
+  for (const int device : {0, 1}) {
+    allocator.deallocate(allocator.allocate(1_KiB, nullptr, device));
+  }
+  folder_.write("run.weir", "\x89WEIR\r\n\x1a, an earlier recording");
+  folder_.write("run.1.weir", "print('hello')");
+  EXPECT_THROW(allocator.record_start(path("run.weir")), Exception);
+  EXPECT_THAT(folder_.read("run.weir"), HasSubstr("an earlier recording"));
+  EXPECT_EQ(folder_.read("run.1.weir"), "print('hello')");
 }
 
 TEST_F(AllocatorRecording, RecordsWhatItIsAskedToRecord) {
