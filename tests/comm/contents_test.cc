@@ -21,31 +21,31 @@ class Buffers {
     for (int rank = 0; rank < ranks; ++rank) {
       send_[of(rank)].resize(kCount * size());
       receive_[of(rank)].assign(kCount * size(), -7);
-      groups_.push_back({{.kind = kind,
-                          .send = send_[of(rank)].data(),
-                          .receive = receive_[of(rank)].data(),
-                          .count = kCount,
-                          .type = DataType::float32,
-                          .peer = root}});
+      operations_.push_back({.kind = kind,
+                             .send = send_[of(rank)].data(),
+                             .receive = receive_[of(rank)].data(),
+                             .count = kCount,
+                             .type = DataType::float32,
+                             .peer = root});
     }
   }
 
   void fill(std::uint64_t seed) {
     for (int rank = 0; rank < ranks_; ++rank) {
-      for (const Piece& piece : sent_pieces(groups_[of(rank)], rank, ranks_, seed)) {
-        for (std::uint64_t i = 0; i < piece.count; ++i) {
-          piece.at[i] = element_of(piece.contents, i);
-        }
+      const Contents contents{operations_[of(rank)], rank, ranks_, seed};
+      const Bytes bytes = contents.operation.reads(ranks_, rank);
+      for (std::uint64_t i = 0; i < bytes.count / sizeof(float); ++i) {
+        send_[of(rank)][i] = contents.to_send(i);
       }
     }
   }
   std::uint64_t count_wrong(std::uint64_t seed) const {
     std::uint64_t wrong = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
-      for (const Piece& piece : received_pieces(groups_[of(rank)], rank, ranks_, seed)) {
-        for (std::uint64_t i = 0; i < piece.count; ++i) {
-          wrong += piece.at[i] == element_of(piece.contents, i) ? 0 : 1;
-        }
+      const Contents contents{operations_[of(rank)], rank, ranks_, seed};
+      const Bytes bytes = contents.operation.writes(ranks_, rank);
+      for (std::uint64_t i = 0; i < bytes.count / sizeof(float); ++i) {
+        wrong += receive_[of(rank)][i] == contents.to_receive(i) ? 0 : 1;
       }
     }
     return wrong;
@@ -53,7 +53,7 @@ class Buffers {
 
   // By the definition of the operation.
   void collect() {
-    const Operation& operation = groups_.front().front();
+    const Operation& operation = operations_.front();
     const int root = operation.peer;
     for (int to = 0; to < ranks_; ++to) {
       const bool takes = to == root || (operation.kind != OperationKind::reduce &&
@@ -105,7 +105,7 @@ class Buffers {
 
   const int ranks_;
   std::vector<std::vector<float>> send_, receive_;
-  std::vector<std::vector<Operation>> groups_;  // by rank
+  std::vector<Operation> operations_;  // by rank
 };
 
 class ContentsOf : public testing::TestWithParam<OperationKind> {};
@@ -135,30 +135,22 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ContentsOf,
                          });
 
 TEST(Contents, OfSendsGoWithTheirReceives) {
-  float from[4] = {}, into[2] = {};
-  const auto send = [&](int peer, float* at) {
-    return Operation{.kind = OperationKind::send, .send = at, .count = 2, .peer = peer};
+  const auto sent = [](int peer) {
+    return Contents{{.kind = OperationKind::send, .count = 2, .peer = peer}, 0, 3, 9};
   };
-  const std::vector<Operation> of_0{send(1, from), send(2, from + 2)};
-  const Operation of_1{.kind = OperationKind::receive, .receive = into, .count = 2, .peer = 0};
-  const std::vector<Piece> sent = sent_pieces(of_0, 0, 3, 9);
-  const std::vector<Piece> received = received_pieces({&of_1, 1}, 1, 3, 9);
-  ASSERT_EQ(sent.size(), 2u);
-  ASSERT_EQ(received.size(), 1u);
-  const auto elements = [](const Piece& piece) {
-    return std::pair(element_of(piece.contents, 0), element_of(piece.contents, 1));
-  };
-  EXPECT_EQ(elements(received[0]), elements(sent[0]));
-  EXPECT_NE(elements(sent[0]), elements(sent[1]));
+  const Contents received{{.kind = OperationKind::receive, .count = 2, .peer = 0}, 1, 3, 9};
+  for (const std::uint64_t i : {0, 1}) {
+    EXPECT_EQ(received.to_receive(i), sent(1).to_send(i));
+    EXPECT_NE(received.to_receive(i), sent(2).to_send(i));
+  }
 }
 
 // Whatever order ranks are added in: float32 has every whole number up to there.
 TEST(Contents, OfSumsAreExact) {
-  const Operation sum{.kind = OperationKind::all_reduce, .count = 64, .type = DataType::float32};
-  const Piece piece = received_pieces({&sum, 1}, 0, 4096, 3).front();
+  const Contents sum{{.kind = OperationKind::all_reduce, .count = 64}, 0, 4096, 3};
   for (std::uint64_t i = 0; i < 64; ++i) {
-    EXPECT_GT(element_of(piece.contents, i), 0);
-    EXPECT_LE(element_of(piece.contents, i), 1 << 24);
+    EXPECT_GT(sum.to_receive(i), 0);
+    EXPECT_LE(sum.to_receive(i), 1 << 24);
   }
 }
 

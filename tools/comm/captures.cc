@@ -3,7 +3,6 @@
 // first that the communicator does. D: compared with eager.
 #include <fmt/format.h>
 
-#include <functional>
 #include <utility>
 
 #include "comm/scenario.h"
@@ -21,10 +20,6 @@ struct Asked {
   std::string name;
   std::vector<OperationKind> kinds;
 };
-// Room to send from, or to receive into: at most what all ranks have together.
-Bytes room(const BenchRank& rank) {
-  return Bytes{4 * kCount * static_cast<std::uint64_t>(rank.ranks)};
-}
 
 std::vector<Asked> every_operation() {
   std::vector<Asked> all;
@@ -38,40 +33,38 @@ std::vector<Asked> every_operation() {
   return all;
 }
 
-// For `rank`: sends go to the next rank, receives come from the one before. Each has memory of its
-// own; these lie one after the other in what memory_for() gives.
-std::vector<Operation> operations_for(const Asked& asked, const BenchRank& rank, void* memory) {
+// The operations of one rank, and their memory: each has room to send from, and to receive into,
+// for what all ranks have together. Sends go to the next rank, receives come from the one before.
+struct Ready {
+  Block memory;
   std::vector<Operation> operations;
-  auto* at = static_cast<std::byte*>(memory);
-  const std::uint64_t step = room(rank).count;
-  for (const OperationKind kind : asked.kinds) {
-    Operation operation{.kind = kind, .send = at, .receive = at + step, .count = kCount};
-    if (kind == OperationKind::send) operation.peer = (rank.rank + 1) % rank.ranks;
-    if (kind == OperationKind::receive) {
-      operation.peer = (rank.rank + rank.ranks - 1) % rank.ranks;
-    }
-    operations.push_back(operation);
-    at += 2 * step;
-  }
-  return operations;
-}
 
-Block memory_for(const Asked& asked, const BenchRank& rank) {
-  return allocate(*rank.heap, room(rank) * 2 * asked.kinds.size(), rank.compute);
-}
+  Ready(const Asked& asked, const BenchRank& rank) {
+    const Bytes room{4 * kCount * static_cast<std::uint64_t>(rank.ranks)};
+    memory = allocate(*rank.heap, room * 2 * asked.kinds.size(), rank.compute);
+    auto* at = static_cast<std::byte*>(memory.get());
+    for (const OperationKind kind : asked.kinds) {
+      const bool receives = kind == OperationKind::receive;
+      const int step = kind == OperationKind::send ? 1 : receives ? rank.ranks - 1 : 0;
+      const int peer = step == 0 ? 0 : (rank.rank + step) % rank.ranks;
+      operations.push_back({kind, at, at + room.count, kCount, DataType::float32, {}, peer});
+      at += 2 * room.count;
+    }
+  }
+};
 
 // Adds a table: a row for each operation, a column for each capture mode. Each cell is a case of
-// `aim`, on new ranks (ScenarioReport::run_case).
-using MatrixCase = std::function<void(BenchRank&, const Asked&, CaptureMode)>;
+// `aim`, on new ranks (ScenarioReport::run_case): `run` with this `variant`.
+using MatrixCase = void (*)(BenchRank&, const Asked&, CaptureMode, bool variant);
 void run_matrix(ScenarioReport& report, const OpenRanks& open, const RanksOptions& wanted, Aim& aim,
-                const std::string& well, const std::string& title, const MatrixCase& run) {
+                const std::string& well, const std::string& title, MatrixCase run, bool variant) {
   ScenarioTable table{title, {"operation", "global", "thread-local", "relaxed"}};
   for (const Asked& asked : every_operation()) {
     std::vector<std::string> row{asked.name};
     for (const CaptureMode mode :
          {CaptureMode::global, CaptureMode::thread_local_, CaptureMode::relaxed}) {
       row.push_back(report.run_case(open, wanted, aim, well,
-                                    [&](BenchRank& rank) { run(rank, asked, mode); }));
+                                    [&](BenchRank& rank) { run(rank, asked, mode, variant); }));
     }
     table.rows.push_back(std::move(row));
   }
@@ -83,13 +76,12 @@ void run_matrix(ScenarioReport& report, const OpenRanks& open, const RanksOption
 void capture_first(BenchRank& rank, const Asked& asked, CaptureMode mode, bool refused) {
   GraphPool pool(*rank.heap);
   CaptureScope capture = need(CaptureScope::begin(pool, rank.compute, mode));
-  Block block = memory_for(asked, rank);
-  const std::vector<Operation> operations = operations_for(asked, rank, block.get());
-  rank.kernels->fill(rank.compute, operations, 1);
-  const Result<Work> work = rank.comm->run(operations, rank.compute);
+  Ready ready(asked, rank);
+  rank.kernels->fill(rank.compute, ready.operations, 1);
+  const Result<Work> work = rank.comm->run(ready.operations, rank.compute);
   if (refused && work) throw Exception(ErrorCode::capture, "it was not refused");
   if (!refused || work.error().code() != ErrorCode::capture) (void)need(work);
-  block.reset();
+  ready.memory.reset();
   Graph graph = need(refused ? capture.end() : rank.comm->end_capture(capture));
   need(refused ? graph.launch(rank.compute) : rank.comm->launch(graph, rank.compute));
   rank.kernels->finish(rank.compute);
@@ -126,8 +118,8 @@ void run_captured(BenchRank& rank, const std::vector<Operation>& operations, Whe
 
 // `first`: captured before it ever ran eagerly, with overlap; else after, on the caller's stream.
 void compare(BenchRank& rank, const Asked& asked, CaptureMode mode, bool first) {
-  const Block block = memory_for(asked, rank);
-  const std::vector<Operation> operations = operations_for(asked, rank, block.get());
+  const Ready ready(asked, rank);
+  const std::vector<Operation>& operations = ready.operations;
   const Where where = first ? overlapped(rank.compute) : Where(rank.compute);
   if (first) run_captured(rank, operations, where, mode);
   fill_and_run(rank, operations, where, kEager);
@@ -142,15 +134,11 @@ ScenarioReport run_scenario_a(const OpenRanks& open) {
   Aim captured{.what = "first operations captured and run", .unit = "cases"};
   Aim refused{.what = "refused, and the capture whole, where it was not prepared", .unit = "cases"};
   run_matrix(report, open, {}, captured, "ok",
-             "The first operation, captured, after prepare() and with no warm-up",
-             [](BenchRank& rank, const Asked& asked, CaptureMode mode) {
-               capture_first(rank, asked, mode, /*refused=*/false);
-             });
+             "The first operation, captured, after prepare() and with no warm-up", capture_first,
+             /*refused=*/false);
   run_matrix(report, open, {.prepare = false}, refused, "refused, capture whole",
-             "The same without prepare(): refused before anything is spoilt",
-             [](BenchRank& rank, const Asked& asked, CaptureMode mode) {
-               capture_first(rank, asked, mode, /*refused=*/true);
-             });
+             "The same without prepare(): refused before anything is spoilt", capture_first,
+             /*refused=*/true);
   report.aims = {captured, refused};
   return report;
 }
@@ -162,9 +150,7 @@ ScenarioReport run_scenario_d(const OpenRanks& open) {
     run_matrix(report, open, {}, aim, "ok",
                first ? "Captured, with overlap, then compared with eager"
                      : "Eager, on the caller's stream, then compared with captured",
-               [&](BenchRank& rank, const Asked& asked, CaptureMode mode) {
-                 compare(rank, asked, mode, first);
-               });
+               compare, first);
   }
   report.aims.push_back(aim);
   report.notes.emplace_back(

@@ -31,15 +31,9 @@ using Word = unsigned long long;
 constexpr unsigned kMostBlocks = 1024;
 constexpr unsigned kThreads = 256;  // of a block
 constexpr int kMostTouched = 64;    // ranges of one kernel
-struct Touched {
-  void* at = nullptr;  // a multiple of 16; so many bytes as are a multiple of it are touched
-  std::uint64_t bytes = 0;
-  bool written = false;  // else read
-};
-
 // What a kernel takes as its argument, of which there are 4 KiB.
 struct Ranges {
-  Touched all[kMostTouched];
+  Access all[kMostTouched];  // at multiples of 16; so many bytes as are a multiple are touched
   int count = 0;
 };
 static_assert(sizeof(Ranges) < 4096);
@@ -50,10 +44,10 @@ __device__ float unused;
 __device__ Word first_index() { return Word{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ Word all_threads() { return Word{gridDim.x} * blockDim.x; }
 
-__device__ Word touch(const Touched& range, Word value) {
-  auto* const pairs = static_cast<ulonglong2*>(range.at);
-  for (Word i = first_index(); i < range.bytes / 16; i += all_threads()) {
-    if (range.written) {
+__device__ Word touch(const Access& range, Word value) {
+  auto* const pairs = reinterpret_cast<ulonglong2*>(range.address.value);
+  for (Word i = first_index(); i < range.bytes.count / 16; i += all_threads()) {
+    if (range.kind == Access::Kind::write) {
       pairs[i] = make_ulonglong2(value, i);
     } else {
       const ulonglong2 pair = pairs[i];
@@ -78,21 +72,22 @@ __global__ void work_kernel(const __grid_constant__ Ranges ranges, Word rounds) 
   if (a + b + c + d < 0) unused = a;  // all are positive
 }
 
-__global__ void fill_kernel(float* at, Word count, Contents contents) {
-  for (Word i = first_index(); i < count; i += all_threads()) at[i] = element_of(contents, i);
+__global__ void fill_kernel(Contents contents, Word count) {
+  auto* const at = static_cast<float*>(const_cast<void*>(contents.operation.send));
+  for (Word i = first_index(); i < count; i += all_threads()) at[i] = contents.to_send(i);
 }
 
-__global__ void check_kernel(const float* at, Word count, Contents contents, Word* wrong) {
+__global__ void check_kernel(Contents contents, Word count, Word* wrong) {
+  const auto* const at = static_cast<const float*>(contents.operation.receive);
   Word found = 0;
   for (Word i = first_index(); i < count; i += all_threads()) {
-    if (at[i] != element_of(contents, i)) ++found;  // a NaN is wrong, too
+    if (at[i] != contents.to_receive(i)) ++found;  // a NaN is wrong, too
   }
   if (found > 0) atomicAdd(wrong, found);
 }
 
 unsigned blocks_for(Word elements) {
-  return static_cast<unsigned>(
-      std::clamp<Word>((elements + kThreads - 1) / kThreads, 1, kMostBlocks));
+  return static_cast<unsigned>(std::min<Word>((elements + kThreads - 1) / kThreads, kMostBlocks));
 }
 
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
@@ -104,7 +99,7 @@ void check(const char* call, cudaError_t error) {
 }
 
 // Touches all, and then each thread does `rounds` of arithmetic.
-void launch_work(cudaStream_t stream, std::span<const Touched> touched, std::uint64_t rounds,
+void launch_work(cudaStream_t stream, std::span<const Access> touched, std::uint64_t rounds,
                  unsigned blocks) {
   if (touched.size() > kMostTouched) check("too many ranges", cudaErrorInvalidValue);
   Ranges ranges;
@@ -124,7 +119,7 @@ struct KernelRates {
 };
 
 // How long such a kernel takes by the host's clock, in nanoseconds: the least of five.
-double time_work(std::span<const Touched> touched, std::uint64_t rounds, unsigned blocks) {
+double time_work(std::span<const Access> touched, std::uint64_t rounds, unsigned blocks) {
   std::chrono::nanoseconds least = std::chrono::hours(1);
   for (int i = 0; i < 5; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -158,34 +153,29 @@ class CudaKernels final : public Kernels {
 
   void work(Stream stream, std::span<const Access> accesses, Nanoseconds duration) override {
     enter();
-    std::vector<Touched> touched;
-    std::uint64_t bytes = 0;
-    for (const auto& [kind, address, size] : accesses) {
-      touched.push_back({address.pointer(), size.count, kind == Access::Kind::write});
-      bytes += size.count;
-    }
+    Bytes bytes;
+    for (const Access& access : accesses) bytes += access.bytes;
     const double left = static_cast<double>(duration.count) - kShortestNs -
-                        static_cast<double>(bytes) * rates_.ns_per_byte;
+                        static_cast<double>(bytes.count) * rates_.ns_per_byte;
     unsigned waves = left > kWavesFromNs ? kWaves : 1;
     const double rounds = std::max(0.0, left / rates_.ns_per_round) / waves;
-    const bool brief = rounds < 1 && bytes < (1u << 20);
-    launch_work(handle_of(stream), touched, static_cast<std::uint64_t>(rounds),
+    const bool brief = rounds < 1 && bytes < 1_MiB;
+    launch_work(handle_of(stream), accesses, static_cast<std::uint64_t>(rounds),
                 brief ? rates_.multiprocessors : rates_.blocks * waves);
   }
 
   void fill(Stream stream, std::span<const Operation> operations, std::uint64_t seed) override {
     enter();
     for (const Operation& operation : operations) {
-      const Bytes bytes = operation.writes(ranks_, rank_);
-      if (bytes == 0_B) continue;
-      // Bytes that no filled buffer has throughout.
-      check("cudaMemsetAsync",
-            cudaMemsetAsync(operation.receive, 0xA5, bytes.count, handle_of(stream)));
-    }
-    for (const Piece& piece : sent_pieces(operations, rank_, ranks_, seed)) {
-      if (piece.count == 0) continue;
-      fill_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(
-          piece.at, piece.count, piece.contents);
+      const Bytes written = operation.writes(ranks_, rank_);
+      if (written > 0_B) {  // bytes that no filled buffer has throughout
+        check("cudaMemsetAsync",
+              cudaMemsetAsync(operation.receive, 0xA5, written.count, handle_of(stream)));
+      }
+      const Word count = operation.reads(ranks_, rank_).count / sizeof(float);
+      if (count == 0) continue;
+      fill_kernel<<<blocks_for(count), kThreads, 0, handle_of(stream)>>>(
+          {operation, rank_, ranks_, seed}, count);
       check("launching a kernel that fills", cudaGetLastError());
     }
   }
@@ -196,10 +186,11 @@ class CudaKernels final : public Kernels {
     enter();
     unsigned long long wrong = 0;
     check("cudaMemsetAsync", cudaMemsetAsync(number_, 0, sizeof wrong, handle_of(stream)));
-    for (const Piece& piece : received_pieces(operations, rank_, ranks_, seed)) {
-      if (piece.count == 0) continue;
-      check_kernel<<<blocks_for(piece.count), kThreads, 0, handle_of(stream)>>>(
-          piece.at, piece.count, piece.contents, number_);
+    for (const Operation& operation : operations) {
+      const Word count = operation.writes(ranks_, rank_).count / sizeof(float);
+      if (count == 0) continue;
+      check_kernel<<<blocks_for(count), kThreads, 0, handle_of(stream)>>>(
+          {operation, rank_, ranks_, seed}, count, number_);
       check("launching a kernel that checks", cudaGetLastError());
     }
     finish(stream);
@@ -215,12 +206,12 @@ class CudaKernels final : public Kernels {
     enter();
     const RelaxedCapture relaxed;
     constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
-    const Nanoseconds begin = now();
+    const Nanoseconds begin = device_.now();
     while (true) {
       const cudaError_t result = cudaStreamQuery(handle_of(stream));
       if (result == cudaSuccess) return;
       if (result != cudaErrorNotReady) check("cudaStreamQuery", result);
-      if (now() - begin > kTimeout) {
+      if (device_.now() - begin > kTimeout) {
         throw Exception(ErrorCode::device,
                         "work on stream " + std::to_string(stream.id) + " has not ended in 600 s");
       }
@@ -228,9 +219,6 @@ class CudaKernels final : public Kernels {
     }
   }
   Nanoseconds warm_up_time() const override { return 100_ms; }
-  Nanoseconds now() const override {
-    return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
-  }
 
  private:
   void enter() const { check("cudaSetDevice", cudaSetDevice(device_.ordinal())); }
@@ -265,7 +253,7 @@ KernelRates measure_kernels(int ordinal) {
   check("cudaMalloc", cudaMalloc(&memory, kMemory.count));
   const std::unique_ptr<void, decltype(&cudaFree)> owner(memory, &cudaFree);
   // The first wakes the GPU. Of the others the launch of an empty one is taken off.
-  const Touched all{memory, kMemory.count, true};
+  const Access all = Writes(memory, kMemory);
   (void)time_work({}, 10 * kRounds, rates.blocks);
   const double empty = time_work({}, 0, rates.blocks);
   rates.ns_per_round =

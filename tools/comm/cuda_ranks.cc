@@ -14,13 +14,17 @@ namespace {
 
 // What stays from one opening to the next: for each rank of this process a GPU, NCCL and one
 // communicator, by which ranks tell each other of all others.
-class CudaJob : public std::enable_shared_from_this<CudaJob> {
+class CudaJob {
  public:
   CudaJob(const Environment& environment, int wanted) : launch_(need(find_launch(environment))) {
     const int gpus = need(CudaDevice::count());
     is_launched() ? take_process(wanted, gpus) : take_threads(wanted, gpus);
-    for (Seat& seat : seats_) seat.nccl = need(load_nccl(seat.ordinal));
-    connect();
+    const Result<UniqueId> id = rendezvous(*seats_.front().nccl, launch_);
+    const Status connected = in_threads(seats_, [&](Seat& seat) {
+      seat.job = need(seat.nccl->init(need(id), ranks_, seat.rank, {.name = "job"}));
+    });
+    finish_rendezvous(launch_);
+    need(connected);
   }
   ~CudaJob() {
     for (const Seat& seat : seats_) (void)seat.nccl->destroy(seat.job);
@@ -28,28 +32,23 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
 
   std::unique_ptr<Ranks> open(const RanksOptions& options) {
     std::vector<BenchRank> ranks;
-    for (std::size_t i = 0; i < seats_.size(); ++i) {
-      const Seat& seat = seats_[i];
+    for (const Seat& seat : seats_) {
       std::unique_ptr<CudaDevice> device = need(CudaDevice::open(seat.ordinal));
-      std::unique_ptr<Kernels> kernels = open_cuda_kernels(*device, rank_of(i), ranks_);
+      std::unique_ptr<Kernels> kernels = open_cuda_kernels(*device, seat.rank, ranks_);
       ranks.push_back(
-          {rank_of(i), ranks_, seat.nccl.get(), seat.job, std::move(device), std::move(kernels)});
+          {seat.rank, ranks_, seat.nccl, seat.job, std::move(device), std::move(kernels)});
     }
-    return std::make_unique<Ranks>(describe(), std::move(ranks), options, CommunicatorOptions{},
-                                   shared_from_this());
+    return std::make_unique<Ranks>(describe(), std::move(ranks), options, CommunicatorOptions{});
   }
 
  private:
   struct Seat {
-    int ordinal = 0;
-    std::unique_ptr<Nccl> nccl = {};
+    int rank, ordinal;
+    std::shared_ptr<Nccl> nccl;
     CommHandle job = {};
   };
 
   bool is_launched() const { return !launch_.launcher.empty(); }
-  int rank_of(std::size_t seat) const {
-    return is_launched() ? launch_.rank : static_cast<int>(seat);
-  }
 
   std::string describe() const {
     std::vector<int> gpus;
@@ -58,6 +57,8 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
         fmt::format("GPU {}, NCCL {}", fmt::join(gpus, ", "), seats_.front().nccl->version());
     return is_launched() ? launch_.describe() + "; on " + where : threads_on(ranks_, where);
   }
+
+  void take(int rank, int ordinal) { seats_.push_back({rank, ordinal, need(load_nccl(ordinal))}); }
 
   void take_threads(int wanted, int gpus) {
     if (wanted > gpus || gpus == 0) {
@@ -68,7 +69,7 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
                                   wanted, gpus));
     }
     ranks_ = wanted > 0 ? wanted : gpus;
-    for (int ordinal = 0; ordinal < ranks_; ++ordinal) seats_.push_back({ordinal});
+    for (int rank = 0; rank < ranks_; ++rank) take(rank, rank);
   }
 
   // A launcher may show each process its own GPU alone.
@@ -86,22 +87,7 @@ class CudaJob : public std::enable_shared_from_this<CudaJob> {
                       launch_.local_rank, gpus));
     }
     ranks_ = launch_.ranks;
-    seats_.push_back({gpus == 1 ? 0 : launch_.local_rank});
-  }
-
-  void connect() {
-    const Result<UniqueId> id = rendezvous(*seats_.front().nccl, launch_);
-    std::vector<BenchRank> ranks(seats_.size());
-    for (std::size_t i = 0; i < seats_.size(); ++i) {
-      ranks[i].rank = rank_of(i);
-      ranks[i].nccl = seats_[i].nccl.get();
-    }
-    const Status made = in_threads(ranks, [&](BenchRank& rank) {
-      rank.job = need(rank.nccl->init(need(id), ranks_, rank.rank, {.name = "job"}));
-    });
-    finish_rendezvous(launch_);
-    for (std::size_t i = 0; i < seats_.size(); ++i) seats_[i].job = ranks[i].job;
-    need(made);
+    take(launch_.rank, gpus == 1 ? 0 : launch_.local_rank);
   }
 
   const Launch launch_;

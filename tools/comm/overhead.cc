@@ -107,13 +107,13 @@ class Measurement {
 
   // Until the GPU has left its idle clocks.
   void warm_up() {
-    const Nanoseconds begin = rank_.kernels->now();
+    const Nanoseconds begin = rank_.device->now();
     do {
       for (const Path path : kPaths) {
         queue_round(path);
         complete();
       }
-    } while (rank_.gather(rank_.kernels->now() - begin).front() < rank_.kernels->warm_up_time());
+    } while (rank_.gather(rank_.device->now() - begin).front() < rank_.kernels->warm_up_time());
   }
 
   // In rounds of few operations, so that the host never waits for room in the GPU's queue. Medians;
@@ -121,24 +121,22 @@ class Measurement {
   void take_turns() {
     std::vector<double> times[2], hosts[2];
     const auto of_one = [&](Nanoseconds begin) {
-      return static_cast<double>((rank_.kernels->now() - begin).count) /
-             options_.operations_a_round;
+      return static_cast<double>((rank_.device->now() - begin).count) / options_.operations_a_round;
     };
     for (int i = 0; i < 2 * options_.rounds; ++i) {
       const Path path = kPaths[static_cast<std::size_t>((i + i / 2) % 2)];
       (void)rank_.gather(0);
-      const Nanoseconds begin = rank_.kernels->now();
+      const Nanoseconds begin = rank_.device->now();
       queue_round(path);
       hosts[path].push_back(of_one(begin));
       complete();
       times[path].push_back(of_one(begin));
     }
-    for (const Path path : kPaths) {
-      const std::vector<double> time = rank_.gather(median(times[path]));
-      const std::vector<double> host = rank_.gather(median(hosts[path]));
-      time_[path] = std::accumulate(time.begin(), time.end(), 0.) / rank_.ranks;
-      host_[path] = std::accumulate(host.begin(), host.end(), 0.) / rank_.ranks;
-    }
+    const auto mean = [&](std::vector<double>& of_rank) {
+      const std::vector<double> all = rank_.gather(median(of_rank));
+      return std::accumulate(all.begin(), all.end(), 0.) / rank_.ranks;
+    };
+    for (const Path path : kPaths) time_[path] = mean(times[path]), host_[path] = mean(hosts[path]);
   }
 
   void queue_round(Path path) {

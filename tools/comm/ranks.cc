@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <thread>
 
 namespace weir {
 namespace {
@@ -52,37 +51,9 @@ std::string threads_on(int ranks, const std::string& where) {
   return fmt::format("{} ranks: threads of this process on {}", ranks, where);
 }
 
-// The first error by time: others may have failed because that rank had; they are told of it after
-// it was noted.
-Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank&)>& work,
-                  const std::function<void(BenchRank&)>& after_failure) {
-  std::mutex mutex;
-  Status first;
-  std::vector<std::thread> threads;
-  for (BenchRank& rank : ranks) {
-    threads.emplace_back([&] {
-      try {
-        work(rank);
-      } catch (const Exception& error) {
-        std::unique_lock lock(mutex);
-        if (first) first = Error(error.code(), fmt::format("rank {}: {}", rank.rank, error.what()));
-        lock.unlock();
-        if (after_failure) after_failure(rank);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return first;
-}
-
 Ranks::Ranks(std::string description, std::vector<BenchRank> ranks, const RanksOptions& options,
-             const CommunicatorOptions& settings, std::shared_ptr<void> owner,
-             const SimWorld* world)
-    : description_(std::move(description)),
-      owner_(std::move(owner)),
-      world_(world),
-      ranks_(std::move(ranks)),
-      has_rank_0_(ranks_.front().rank == 0) {
+             const CommunicatorOptions& settings, std::shared_ptr<const SimWorld> world)
+    : description_(std::move(description)), world_(std::move(world)), ranks_(std::move(ranks)) {
   need(in_threads(ranks_, [&](BenchRank& rank) {
     rank.compute = rank.kernels->new_stream();
     rank.heap = std::make_unique<DeviceHeap>(*rank.device, options.heap);

@@ -16,6 +16,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -69,14 +71,12 @@ class Kernels {
   virtual void finish(Stream stream) = 0;
   // How long operations have to run before they are as fast as they get.
   virtual Nanoseconds warm_up_time() const { return {}; }
-  // The host's clock.
-  virtual Nanoseconds now() const = 0;
 };
 
 // A rank of this process, with all that it owns; what comes later uses what comes before.
 struct BenchRank {
   int rank = 0, ranks = 1;
-  Nccl* nccl = nullptr;
+  std::shared_ptr<Nccl> nccl;
   CommHandle job;  // of all ranks, for gather() alone
   std::unique_ptr<Device> device;
   std::unique_ptr<Kernels> kernels;
@@ -89,7 +89,27 @@ struct BenchRank {
   // Every rank's `mine`, in order of rank; the host waits for them, so it is a barrier as well.
   // Throws if a rank failed, or does not come in time. `failed`: this one.
   template <class Value>
-  std::vector<Value> gather(const Value& mine, bool failed = false);
+  std::vector<Value> gather(const Value& mine, bool failed = false) {
+    struct Message {
+      Value value;
+      bool failed;
+    };
+    const Message message{mine, failed};
+    const Exception another_failed(ErrorCode::device, "another rank has failed");
+    constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
+    if (std::exchange(knows_of_failure, true)) throw another_failed;
+    const auto all =
+        need(nccl->host_all_gather(job, std::as_bytes(std::span(&message, 1)), kTimeout));
+    std::vector<Value> values;
+    for (const std::vector<std::byte>& bytes : all) {
+      Message theirs;
+      std::memcpy(&theirs, bytes.data(), sizeof theirs);
+      if (theirs.failed) throw another_failed;
+      values.push_back(theirs.value);
+    }
+    knows_of_failure = false;
+    return values;
+  }
 };
 
 // What is asked of the ranks.
@@ -102,17 +122,15 @@ struct RanksOptions {
 
 class Ranks {
  public:
-  // Connects the ranks, which have all but what has a default. `owner` of what they refer to;
-  // `world`: of simulated ones.
+  // Connects the ranks, which have all but what has a default. `world`: of simulated ones.
   Ranks(std::string description, std::vector<BenchRank> ranks, const RanksOptions& options,
-        const CommunicatorOptions& settings, std::shared_ptr<void> owner,
-        const SimWorld* world = nullptr);
+        const CommunicatorOptions& settings, std::shared_ptr<const SimWorld> world = {});
   ~Ranks() { (void)close(); }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
   const std::string& describe() const { return description_; }  // "2 ranks: threads of ..."
-  bool has_rank_0() const { return has_rank_0_; }               // it prints
+  bool has_rank_0() const { return ranks_.front().rank == 0; }  // it prints; ask before close()
   // For each rank of this process, in a thread of its own. The first error, with its rank; where
   // another process's rank failed, an error too.
   Status on_all(const std::function<void(BenchRank&)>& work);
@@ -122,18 +140,38 @@ class Ranks {
 
  private:
   const std::string description_;
-  const std::shared_ptr<void> owner_;
-  const SimWorld* const world_;
+  const std::shared_ptr<const SimWorld> world_;
   std::vector<BenchRank> ranks_;
-  const bool has_rank_0_;
 };
 
 // "3 ranks: threads of this process on ...".
 std::string threads_on(int ranks, const std::string& where);
 // Calls `work` for each, in threads of their own, and waits for them. Returns the first error that
-// was thrown. `after_failure`: for ranks whose `work` threw, in their threads.
-Status in_threads(std::span<BenchRank> ranks, const std::function<void(BenchRank&)>& work,
-                  const std::function<void(BenchRank&)>& after_failure = {});
+// was thrown, by time: others may have failed because that rank had. `after_failure`: for ranks
+// whose `work` threw, in their threads, once it was noted.
+template <class Rank>
+Status in_threads(std::vector<Rank>& ranks,
+                  const std::function<void(std::type_identity_t<Rank>&)>& work,
+                  const std::function<void(std::type_identity_t<Rank>&)>& after_failure = {}) {
+  std::mutex mutex;
+  std::optional<Error> first;
+  std::vector<std::thread> threads;
+  for (Rank& rank : ranks) {
+    threads.emplace_back([&] {
+      try {
+        work(rank);
+      } catch (const Exception& error) {
+        std::unique_lock lock(mutex);
+        const std::string who = "rank " + std::to_string(rank.rank) + ": ";
+        if (!first) first.emplace(error.code(), who + error.what());
+        lock.unlock();
+        if (after_failure) after_failure(rank);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return first ? Status(*first) : Status();
+}
 
 // A graph of what `queue` queues on the rank's compute stream. Its memory is the pool's.
 template <class Queue>
@@ -151,15 +189,16 @@ Nanoseconds time_steps(BenchRank& rank, int steps, bool captured, Step&& step) {
   Graph graph;
   if (captured) graph = capture_graph(rank, pool, CaptureMode::global, step);
   rank.kernels->finish(rank.compute);
-  const Nanoseconds begin = rank.kernels->now();
+  const Nanoseconds begin = rank.device->now();
   for (int number = 0; number < steps; ++number) {
     captured ? need(rank.comm->launch(graph, rank.compute)) : step();
   }
   rank.kernels->finish(rank.compute);
-  return {(rank.kernels->now() - begin).count / steps};
+  return {(rank.device->now() - begin).count / steps};
 }
 
-// New ranks, with new communicators and heaps: scenarios ask for them once a case.
+// New ranks, with new communicators and heaps: scenarios ask for them once a case. It outlives
+// them.
 using OpenRanks = std::function<std::unique_ptr<Ranks>(const RanksOptions&)>;
 
 // Ranks of a simulated world. `opened` is called when they are open, before they do anything: to
@@ -175,28 +214,5 @@ OpenRanks cuda_ranks(const Environment& environment, int ranks);
 // `device` lives longer. The first time the GPU is measured, some 50 ms. Not thread-safe. Throws:
 // device.
 std::unique_ptr<Kernels> open_cuda_kernels(CudaDevice& device, int rank, int ranks);
-
-template <class Value>
-std::vector<Value> BenchRank::gather(const Value& mine, bool failed) {
-  struct Message {
-    Value value;
-    bool failed;
-  };
-  const Message message{mine, failed};
-  const Exception another_failed(ErrorCode::device, "another rank has failed");
-  constexpr Nanoseconds kTimeout{std::int64_t{600} * 1'000'000'000};
-  if (std::exchange(knows_of_failure, true)) throw another_failed;
-  const auto all =
-      need(nccl->host_all_gather(job, std::as_bytes(std::span(&message, 1)), kTimeout));
-  std::vector<Value> values;
-  for (const std::vector<std::byte>& bytes : all) {
-    Message theirs;
-    std::memcpy(&theirs, bytes.data(), sizeof theirs);
-    if (theirs.failed) throw another_failed;
-    values.push_back(theirs.value);
-  }
-  knows_of_failure = false;
-  return values;
-}
 
 }  // namespace weir

@@ -63,8 +63,7 @@ struct OverlapOptions {
 
 struct BucketsOptions {
   struct Model {
-    std::uint64_t hidden = 0;
-    int layers = 0;
+    std::uint64_t hidden = 0, layers = 0;
   };
   std::vector<Model> models{{256, 8}, {512, 12}, {1024, 16}, {2048, 16}};
   Nanoseconds launch = 3_us;  // of a kernel, on the host

@@ -49,7 +49,7 @@ class OverlapOfRank {
     rank_.kernels->finish(rank_.compute);
   }
   ~OverlapOfRank() {
-    for (const Kept& kept : kept_) (void)rank_.device->destroy_event(kept.done);
+    for (const auto& [done, block] : kept_) (void)rank_.device->destroy_event(done);
   }
 
   // The host does not wait from layer to layer, nor from step to step.
@@ -60,11 +60,6 @@ class OverlapOfRank {
   }
 
  private:
-  struct Kept {
-    EventHandle done;
-    Block block;
-  };
-
   Block written(Bytes bytes) {
     Block block = allocate(*rank_.heap, bytes, rank_.compute);
     const Access all = Writes(block.get(), bytes);
@@ -105,15 +100,15 @@ class OverlapOfRank {
       const EventHandle done = need(rank_.device->create_event());
       need(rank_.device->record(done, comm_));
       need(rank_.heap->fence(output.get(), comm_));
-      kept_.push_back({done, std::move(output)});
+      kept_.emplace_back(done, std::move(output));
     }
     if (way_ == Way::kept) kept.push_back(std::move(output));
   }
 
   // Those whose end the host sees now.
   void free_seen() {
-    while (!kept_.empty() && need(rank_.device->query(kept_.front().done))) {
-      (void)rank_.device->destroy_event(kept_.front().done);
+    while (!kept_.empty() && need(rank_.device->query(kept_.front().first))) {
+      (void)rank_.device->destroy_event(kept_.front().first);
       kept_.pop_front();
     }
   }
@@ -125,7 +120,7 @@ class OverlapOfRank {
   Block input_;
   Statistics before_;
   Stream comm_;
-  std::deque<Kept> kept_;
+  std::deque<std::pair<EventHandle, Block>> kept_;  // each until the host sees its event
   std::vector<Bytes> picture_;
 };
 

@@ -14,9 +14,9 @@ namespace {
 
 using Model = BucketsOptions::Model;
 
-constexpr std::uint64_t kTensors = 12;        // of a layer, each hidden * hidden of float32
-constexpr int kForward = 20, kBackward = 40;  // kernels of a layer
-constexpr double kTokens = 4096;              // in a step, on each rank
+constexpr std::uint64_t kTensors = 12;             // of a layer, each hidden * hidden of float32
+constexpr unsigned kForward = 20, kBackward = 40;  // kernels of a layer
+constexpr double kTokens = 4096;                   // in a step, on each rank
 constexpr double kFlopsPerNanosecond = 400'000;
 constexpr Nanoseconds kShortestKernel = 1500_ns;
 constexpr Bytes kBucket = 25_MiB;
@@ -27,8 +27,7 @@ constexpr int kTimedSteps = 5;
 constexpr double kNotLonger = 0.5;  // per cent
 
 std::vector<std::uint64_t> tensors_of(const Model& model) {
-  const auto layers = static_cast<std::uint64_t>(model.layers);
-  return std::vector<std::uint64_t>(kTensors * layers, model.hidden * model.hidden);
+  return std::vector<std::uint64_t>(kTensors * model.layers, model.hidden * model.hidden);
 }
 Bytes bytes_of_tensor(const Model& model) { return {4 * model.hidden * model.hidden}; }
 
@@ -50,7 +49,7 @@ class StepOfRank {
 
  private:
   // Matrix products: two operations for each parameter and token, forward; twice that, backward.
-  Nanoseconds kernel_time(int passes, int kernels) const {
+  Nanoseconds kernel_time(int passes, unsigned kernels) const {
     const double parameters = static_cast<double>(kTensors * model_.hidden * model_.hidden);
     const double time = 2 * passes * parameters * kTokens / kFlopsPerNanosecond / kernels;
     return std::max(kShortestKernel, Nanoseconds{static_cast<std::int64_t>(time)});
@@ -58,25 +57,23 @@ class StepOfRank {
 
   void step() {
     const Nanoseconds forward = kernel_time(1, kForward);
-    for (int kernel = 0; kernel < model_.layers * kForward; ++kernel) {
+    for (std::uint64_t kernel = 0; kernel < model_.layers * kForward; ++kernel) {
       rank_.kernels->work(rank_.compute, {}, forward);
     }
-    for (int layer = model_.layers - 1; layer >= 0; --layer) {
-      backward(static_cast<std::uint64_t>(layer));
-    }
+    for (std::uint64_t layer = model_.layers; layer-- > 0;) backward(layer);
     need(buckets_.finish());
-    for (int layer = 0; layer < model_.layers; ++layer) {  // the optimizer
-      const auto bytes = static_cast<double>((bytes_of_tensor(model_) * kTensors).count);
-      const Nanoseconds time{static_cast<std::int64_t>(bytes / 1000)};
-      rank_.kernels->work(rank_.compute, use_gradients(static_cast<std::uint64_t>(layer), Reads),
-                          std::max(kShortestKernel, time));
+    const Bytes gradients = bytes_of_tensor(model_) * kTensors;
+    const Nanoseconds optimizer{static_cast<std::int64_t>(gradients.count / 1000)};
+    for (std::uint64_t layer = 0; layer < model_.layers; ++layer) {
+      rank_.kernels->work(rank_.compute, use_gradients(layer, Reads),
+                          std::max(kShortestKernel, optimizer));
     }
   }
 
   // The last kernel writes the layer's gradients.
   void backward(std::uint64_t layer) {
     const Nanoseconds time = kernel_time(2, kBackward);
-    for (int kernel = 1; kernel < kBackward; ++kernel) {
+    for (unsigned kernel = 1; kernel < kBackward; ++kernel) {
       rank_.kernels->work(rank_.compute, {}, time);
     }
     rank_.kernels->work(rank_.compute, use_gradients(layer, Writes), time);
@@ -108,17 +105,6 @@ struct Times {
   }
 };
 
-Times time_model(const OpenRanks& open, const BucketsOptions& options, const Model& model,
-                 ScenarioReport& report) {
-  Times times;
-  need(report.run(open, {.launch = options.launch}, [&](BenchRank& rank) {
-    StepOfRank step(rank, model);
-    const Nanoseconds eager = step.time(false), captured = step.time(true);
-    if (rank.rank == 0) times = {eager, captured, step.buckets()};
-  }));
-  return times;
-}
-
 }  // namespace
 
 ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& options) {
@@ -129,7 +115,12 @@ ScenarioReport run_scenario_e(const OpenRanks& open, const BucketsOptions& optio
       .columns = {"hidden", "layers", "gradients", "buckets", "eager", "captured", "shorter"}};
   double first = 0, least = 100;
   for (const Model& model : options.models) {
-    const Times times = time_model(open, options, model, report);
+    Times times;
+    need(report.run(open, {.launch = options.launch}, [&](BenchRank& rank) {
+      StepOfRank step(rank, model);
+      const Nanoseconds eager = step.time(false), captured = step.time(true);
+      if (rank.rank == 0) times = {eager, captured, step.buckets()};
+    }));
     const Bytes gradients = bytes_of_tensor(model) * tensors_of(model).size();
     table.rows.push_back({std::to_string(model.hidden), std::to_string(model.layers),
                           in_words(gradients), std::to_string(times.buckets), in_words(times.eager),

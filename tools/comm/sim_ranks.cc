@@ -54,17 +54,10 @@ class SimKernels final : public Kernels {
     (void)device_.destroy_event(event);
     need(waited);
   }
-  Nanoseconds now() const override { return device_.now(); }
 
  private:
   SimDevice& device_;
   const int rank_, ranks_;
-};
-
-// What simulated ranks share; it outlives them.
-struct SimJob {
-  SimWorld world;
-  std::vector<std::unique_ptr<Nccl>> nccls = {};
 };
 
 }  // namespace
@@ -75,28 +68,28 @@ std::unique_ptr<Ranks> open_sim_ranks(const SimWorldOptions& world, const RanksO
     throw Exception(ErrorCode::invalid_argument,
                     fmt::format("--ranks {}: of 1 to 64, since each is a thread", world.ranks));
   }
-  const std::shared_ptr<SimJob> job(new SimJob{SimWorld(world)});
+  const auto shared = std::make_shared<SimWorld>(world);
   SimOptions costs;
   costs.costs.launch = options.launch;
   std::vector<BenchRank> ranks;
   for (int rank = 0; rank < world.ranks; ++rank) {
     auto device = std::make_unique<SimDevice>(costs);
-    Nccl& nccl = *job->nccls.emplace_back(job->world.rank(rank, *device));
+    std::shared_ptr<Nccl> nccl = shared->rank(rank, *device);
     auto kernels = std::make_unique<SimKernels>(*device, rank, world.ranks);
-    ranks.push_back({rank, world.ranks, &nccl, {}, std::move(device), std::move(kernels)});
+    ranks.push_back(
+        {rank, world.ranks, std::move(nccl), {}, std::move(device), std::move(kernels)});
   }
-  const UniqueId id = need(job->nccls.front()->unique_id());
+  const UniqueId id = need(ranks.front().nccl->unique_id());
   need(in_threads(ranks, [&](BenchRank& rank) {
     rank.job = need(rank.nccl->init(id, rank.ranks, rank.rank, {.name = "job"}));
   }));
   // Simulated calls give up by themselves, before a communicator leaves them to their threads.
   const Nanoseconds host_timeout{world.host_timeout / std::chrono::nanoseconds(1)};
-  auto ranks_of_job = std::make_unique<Ranks>(
+  auto opened_ranks = std::make_unique<Ranks>(
       threads_on(world.ranks, "simulated devices"), std::move(ranks), options,
-      CommunicatorOptions{.host_timeout = host_timeout + 5'000_ms, .watch_every = {}}, job,
-      &job->world);
-  if (opened) opened(job->world);
-  return ranks_of_job;
+      CommunicatorOptions{.host_timeout = host_timeout + 5'000_ms, .watch_every = {}}, shared);
+  if (opened) opened(*shared);
+  return opened_ranks;
 }
 
 }  // namespace weir
