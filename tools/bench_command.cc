@@ -155,10 +155,7 @@ ExitCode run(const SuiteCommand& command) {
   for (const std::string& name : command.allocators) {
     if (suite::is_library(name)) inputs.push_back({"--allocator", name});
   }
-  if (const Status allowed = check_names(inputs, named_outputs(command.result)); !allowed) {
-    return exit_code_of(allowed);
-  }
-  Result<ResultOutput> output = ResultOutput::open(command.result);
+  Result<ResultOutput> output = ResultOutput::open(command.result, std::move(inputs));
   if (!output) return exit_code_of(output.error());
   Result<std::vector<suite::ChosenAllocator>> allocators = allocators_of(command);
   if (!allocators) return exit_code_of(allocators.error());

@@ -28,14 +28,14 @@ std::string home_of_user() {
   return user != nullptr && user->pw_dir != nullptr ? user->pw_dir : "";
 }
 
-// The JSON may not replace what the check has read.
-Status check_files_of(const CheckCommand& command, const Check& check) {
+// What the result may not replace.
+std::vector<NamedFile> files_read(const CheckCommand& command, const Check& check) {
   std::vector<NamedFile> inputs = named_nccl_library();
   for (const std::string& file : check.files) {
     const std::string path = command.root == "/" ? file : command.root + "/" + file;
     inputs.push_back({"the configuration file", path});
   }
-  return check_names(inputs, named_outputs(command.result));
+  return inputs;
 }
 
 ExitCode run(const CheckCommand& command) {
@@ -49,9 +49,7 @@ ExitCode run(const CheckCommand& command) {
     return ExitCode::cannot_run;
   }
   const Check check = check_machine(command.root, process_environment(), home_of_user());
-  const ExitCode allowed = exit_code_of(check_files_of(command, check));
-  if (allowed != ExitCode::ok) return allowed;
-  Result<ResultOutput> output = ResultOutput::open(command.result);
+  Result<ResultOutput> output = ResultOutput::open(command.result, files_read(command, check));
   if (!output) return exit_code_of(output.error());
   const Status written = output->write(check_text(check), [&check] { return check_json(check); });
   if (!written) return exit_code_of(written);

@@ -47,13 +47,10 @@ OpenRanks open_as(const RanksCommand& command) {
 }
 
 // The files of the result, before anything is measured. Where a launcher made several processes,
-// rank 0's alone writes. Errors: those of check_names() and OutputFile::open().
+// rank 0's alone writes. Errors: those of ResultOutput::open().
 Result<ResultOutput> open_result(const ResultOptions& options) {
-  if (Status allowed = check_names(named_nccl_library(), named_outputs(options)); !allowed) {
-    return std::move(allowed).error();
-  }
   const Result<Launch> launch = find_launch(process_environment());
-  return ResultOutput::open(options, !launch || launch->rank == 0);
+  return ResultOutput::open(options, named_nccl_library(), !launch || launch->rank == 0);
 }
 
 }  // namespace

@@ -33,10 +33,8 @@ Diff diff_of(const Loaded& before, const Loaded& after, bool only_calls) {
 }
 
 Status run(const DiffCommand& command) {
-  Status allowed = check_names({{"BEFORE", command.before}, {"AFTER", command.after}},
-                               named_outputs(command.result));
-  if (!allowed) return allowed;
-  Result<ResultOutput> output = ResultOutput::open(command.result);
+  Result<ResultOutput> output =
+      ResultOutput::open(command.result, {{"BEFORE", command.before}, {"AFTER", command.after}});
   if (!output) return output.error();
   const Result<Loaded> before = load_shown(command.before, command.device);
   if (!before) return before.error();

@@ -136,8 +136,6 @@ Result<Answer> answer_to(const FitCommand& command, std::optional<Bytes> gpu) {
 }
 
 ExitCode run(const FitCommand& command) {
-  const Status allowed = check_names({{"FILE", command.file}}, named_outputs(command.result));
-  if (!allowed) return exit_code_of(allowed);
   std::optional<Bytes> gpu;
   if (!command.gpu.empty()) {
     const Result<Bytes> bytes = parse_bytes(with_usual_case(command.gpu));
@@ -151,7 +149,7 @@ ExitCode run(const FitCommand& command) {
     }
     gpu = *bytes;
   }
-  Result<ResultOutput> output = ResultOutput::open(command.result);
+  Result<ResultOutput> output = ResultOutput::open(command.result, {{"FILE", command.file}});
   if (!output) return exit_code_of(output.error());
   const Result<Answer> answer = answer_to(command, gpu);
   if (!answer) return exit_code_of(answer.error());

@@ -187,16 +187,15 @@ void add_result_options(CLI::App& command, ResultOptions& options) {
       ->type_name("text|json");
 }
 
-std::vector<NamedFile> named_outputs(const ResultOptions& options) {
+Result<ResultOutput> ResultOutput::open(const ResultOptions& options, std::vector<NamedFile> inputs,
+                                        bool is_written) {
   std::vector<NamedFile> outputs;
   if (!options.output.empty()) outputs.push_back({"-o", options.output});
   if (!options.json.empty() && options.json != ResultOptions::kInstead) {
     outputs.push_back({"--json", options.json});
   }
-  return outputs;
-}
-
-Result<ResultOutput> ResultOutput::open(const ResultOptions& options, bool is_written) {
+  Status allowed = check_names(std::move(inputs), std::move(outputs));
+  if (!allowed) return std::move(allowed).error();
   ResultOutput result;
   result.wants_json_ = !options.json.empty();
   result.json_instead_ = options.json == ResultOptions::kInstead;

@@ -49,18 +49,16 @@ struct ResultOptions {
   static constexpr const char* kInstead = "instead of the text";
 };
 void add_result_options(CLI::App& command, ResultOptions& options);
-// The files that they name, for check_names().
-std::vector<NamedFile> named_outputs(const ResultOptions& options);
 
 // Where the result goes. Its files are opened before the work begins, so that one that can't be
 // written is known then.
 class ResultOutput {
  public:
-  // `is_written`: false of a process that prints nothing, such as a rank other than 0.
-  // Errors: those of OutputFile::open().
-  static Result<ResultOutput> open(const ResultOptions& options, bool is_written = true);
+  // `inputs`: what the command reads. `is_written`: false of a process that prints nothing, such as
+  // a rank other than 0. Errors: those of check_names() and OutputFile::open().
+  static Result<ResultOutput> open(const ResultOptions& options, std::vector<NamedFile> inputs,
+                                   bool is_written = true);
 
-  bool wants_text() const { return wants_text_; }
   bool wants_json() const { return wants_json_; }
   // Appends. What goes to standard output is shown at once. Errors: cannot be written.
   Status text(const std::string& text);

@@ -49,12 +49,6 @@ Result<ReplayReport> replay_file(const std::string& path, const ReplayCommand& c
   return replay(*trace, **device, options);
 }
 
-Status check_files_of(const ReplayCommand& command) {
-  std::vector<NamedFile> inputs;
-  for (const std::string& path : command.traces) inputs.push_back({"TRACE", path});
-  return check_names(inputs, named_outputs(command.result));
-}
-
 // Runs every trace, also after one that failed: each stands for itself. The first failure is what
 // the command returns.
 ExitCode run(const ReplayCommand& command) {
@@ -64,10 +58,9 @@ ExitCode run(const ReplayCommand& command) {
     if (!parsed.ok()) return complain("--limit: " + parsed.error().message()), ExitCode::bad_usage;
     limit = *parsed;
   }
-  if (const Status allowed = check_files_of(command); !allowed) {
-    return exit_code_of(allowed);
-  }
-  Result<ResultOutput> output = ResultOutput::open(command.result);
+  std::vector<NamedFile> inputs;
+  for (const std::string& path : command.traces) inputs.push_back({"TRACE", path});
+  Result<ResultOutput> output = ResultOutput::open(command.result, std::move(inputs));
   if (!output) return exit_code_of(output.error());
   std::vector<ReplayOutcome> outcomes;
   ExitCode exit_code = ExitCode::ok;

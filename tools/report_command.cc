@@ -32,9 +32,7 @@ ReportStyle style_of(const ReportCommand& command) {
 }
 
 Status run(ReportCommand command) {
-  Status allowed = check_names({{"FILE", command.file}}, named_outputs(command.result));
-  if (!allowed) return allowed;
-  Result<ResultOutput> output = ResultOutput::open(command.result);
+  Result<ResultOutput> output = ResultOutput::open(command.result, {{"FILE", command.file}});
   if (!output) return output.error();
   const Result<Loaded> recording = load_shown(command.file, command.device, true);
   if (!recording) return recording.error();
