@@ -15,31 +15,6 @@ namespace {
 
 using Kind = ProgramCall::Kind;
 
-// A quantity over time, as the most in each of kColumns equal parts of it.
-class Columns {
- public:
-  explicit Columns(std::int64_t end_us) : length_(std::max<std::int64_t>(end_us, 1)) {}
-
-  // It has been `before` since the last call, and is `now` from `time_us` on.
-  void add(std::int64_t time_us, std::uint64_t now) {
-    const std::size_t column =
-        std::min(kColumns - 1, static_cast<std::size_t>(static_cast<double>(time_us) * kColumns /
-                                                        static_cast<double>(length_)));
-    while (values_.size() <= column) values_.push_back(last_);
-    values_[column] = std::max(values_[column], now);
-    last_ = now;
-  }
-  std::vector<std::uint64_t> finish() && {
-    values_.resize(kColumns, last_);
-    return std::move(values_);
-  }
-
- private:
-  const std::int64_t length_;
-  std::uint64_t last_ = 0;
-  std::vector<std::uint64_t> values_;
-};
-
 // What is live, as somebody who knows nothing of the allocator counts it.
 class LiveBlocks {
  public:
@@ -75,11 +50,7 @@ class LiveBlocks {
 class MemoryRun {
  public:
   MemoryRun(SuiteAllocator& allocator, const Program& program, Outcome& outcome)
-      : allocator_(allocator),
-        program_(program),
-        outcome_(outcome),
-        blocks_(program.blocks),
-        columns_(program.end_us) {}
+      : allocator_(allocator), program_(program), outcome_(outcome), blocks_(program.blocks) {}
 
   void run() {
     for (std::size_t i = 0; i < program_.calls.size(); ++i) {
@@ -100,7 +71,6 @@ class MemoryRun {
     outcome_.peak_held = std::max(outcome_.peak_held, figures.most_held);
     outcome_.driver_calls = figures.driver_calls;
     outcome_.waits = figures.waits;
-    outcome_.held = std::move(columns_).finish();
     const auto peak = static_cast<double>(program_.needs.peak_live.count);
     outcome_.ratio = peak > 0 ? static_cast<double>(outcome_.peak_held) / peak : 1;
     outcome_.weighted_ratio = live_area_ > 0 ? held_area_ / live_area_ : 1;
@@ -140,7 +110,6 @@ class MemoryRun {
                          in_words(live_.bytes()));
     }
     outcome_.peak_held = std::max({outcome_.peak_held, figures.held, figures.most_held});
-    columns_.add(call.time_us, figures.held);
     const std::int64_t until =
         i + 1 < program_.calls.size() ? program_.calls[i + 1].time_us : program_.end_us;
     const auto length = static_cast<double>(std::max<std::int64_t>(until - call.time_us, 0));
@@ -154,7 +123,6 @@ class MemoryRun {
   Outcome& outcome_;
   std::vector<void*> blocks_;  // by number
   LiveBlocks live_;
-  Columns columns_;
   double held_area_ = 0, live_area_ = 0;  // bytes times microseconds
 };
 
@@ -191,14 +159,6 @@ double median(std::vector<double> values) {
 }
 
 }  // namespace
-
-std::vector<std::uint64_t> live_columns(const Program& program) {
-  Columns columns(program.end_us);
-  for (std::size_t i = 0; i < program.calls.size(); ++i) {
-    columns.add(program.calls[i].time_us, program.live[i]);
-  }
-  return std::move(columns).finish();
-}
 
 Outcome measure_memory(const AllocatorKind& kind, const Program& program) {
   Outcome outcome;

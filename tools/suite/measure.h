@@ -26,15 +26,8 @@ struct Outcome {
   double ratio = 0;           // peak_held / ProgramNeeds::peak_live
   double weighted_ratio = 0;  // what was held over what was live, both summed over time
   std::optional<std::uint64_t> driver_calls, waits;
-  std::vector<std::uint64_t> held;  // the most in each of kColumns equal parts of the time
-
   std::optional<HostTime> host;
 };
-
-inline constexpr std::size_t kColumns = 600;
-
-// What was live at most in each of these parts.
-std::vector<std::uint64_t> live_columns(const Program& program);
 
 // Fails if a call fails, if blocks overlap or are not aligned to kLeastAlignment, and if the
 // allocator says at any time that it holds less than what is live.

@@ -31,9 +31,8 @@ Outcome measure(const AllocatorKind& kind, const Program& program, const SuiteOp
 std::string packed(const Outcome& outcome) {
   Json json{{"failure", outcome.failure}, {"peak", outcome.peak_held},
             {"ratio", outcome.ratio},     {"weighted", outcome.weighted_ratio},
-            {"held", outcome.held},       {"calls", nullptr},
-            {"waits", nullptr},           {"median", nullptr},
-            {"slowest", nullptr}};
+            {"calls", nullptr},           {"waits", nullptr},
+            {"median", nullptr},          {"slowest", nullptr}};
   if (outcome.driver_calls) json["calls"] = *outcome.driver_calls;
   if (outcome.waits) json["waits"] = *outcome.waits;
   if (outcome.host) {
@@ -56,7 +55,6 @@ bool unpack(const std::string& line, Outcome& outcome) {
   outcome.peak_held = json["peak"];
   outcome.ratio = json["ratio"];
   outcome.weighted_ratio = json["weighted"];
-  outcome.held = json["held"].get<std::vector<std::uint64_t>>();
   outcome.driver_calls = count_in(json["calls"]);
   outcome.waits = count_in(json["waits"]);
   if (!json["median"].is_null()) outcome.host = HostTime{json["median"], json["slowest"]};
