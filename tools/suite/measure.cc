@@ -46,6 +46,25 @@ class LiveBlocks {
   Bytes bytes_;
 };
 
+// The call alone, for the clock.
+Status make(SuiteAllocator& allocator, const ProgramCall& call, std::vector<void*>& blocks) {
+  void*& block = blocks[call.block];
+  switch (call.kind) {
+    case Kind::allocate: {
+      const Result<void*> made = allocator.allocate(call);
+      if (made) block = *made;
+      return made ? Status() : Status(made.error());
+    }
+    case Kind::use:
+      return allocator.use(block, call);
+    case Kind::free:
+      return allocator.free(block, call);
+    case Kind::trim:
+      return allocator.trim();
+  }
+  return {};
+}
+
 // A program under way, with what is measured of memory.
 class MemoryRun {
  public:
@@ -78,27 +97,11 @@ class MemoryRun {
 
  private:
   std::string make(const ProgramCall& call) {
-    void*& block = blocks_[call.block];
-    Status done;
-    switch (call.kind) {
-      case Kind::allocate: {
-        const Result<void*> made = allocator_.allocate(call);
-        if (!made) return made.error().message();
-        block = *made;
-        return live_.add(block, call);
-      }
-      case Kind::use:
-        done = allocator_.use(block, call);
-        break;
-      case Kind::free:
-        live_.remove(block, call);
-        done = allocator_.free(block, call);
-        break;
-      case Kind::trim:
-        done = allocator_.trim();
-        break;
+    if (call.kind == Kind::free) live_.remove(blocks_[call.block], call);
+    if (const Status made = suite::make(allocator_, call, blocks_); !made) {
+      return made.error().message();
     }
-    return done ? "" : done.error().message();
+    return call.kind == Kind::allocate ? live_.add(blocks_[call.block], call) : "";
   }
 
   std::string note(std::size_t i) {
@@ -125,31 +128,6 @@ class MemoryRun {
   LiveBlocks live_;
   double held_area_ = 0, live_area_ = 0;  // bytes times microseconds
 };
-
-// The call alone, for the clock.
-bool make(SuiteAllocator& allocator, const ProgramCall& call, std::vector<void*>& blocks,
-          std::string& failure) {
-  void*& block = blocks[call.block];
-  const auto done = [&failure](const Status& status) {
-    if (!status) failure = status.error().message();
-    return status.ok();
-  };
-  switch (call.kind) {
-    case Kind::allocate: {
-      const Result<void*> made = allocator.allocate(call);
-      if (made) block = *made;
-      if (!made) failure = made.error().message();
-      return made.ok();
-    }
-    case Kind::use:
-      return done(allocator.use(block, call));
-    case Kind::free:
-      return done(allocator.free(block, call));
-    case Kind::trim:
-      return done(allocator.trim());
-  }
-  return false;
-}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -180,7 +158,6 @@ Result<HostTime> measure_host_time(const AllocatorKind& kind, const Program& pro
   if (!allocator) return allocator.error();
   std::vector<void*> blocks(program.blocks);
   std::vector<double> batches;  // nanoseconds a pair
-  std::string failure;
   bench::CallTimer timer;
   std::size_t in_batch = 0;
   const double clock_ns = bench::clock_cost_ns();
@@ -196,7 +173,7 @@ Result<HostTime> measure_host_time(const AllocatorKind& kind, const Program& pro
     begin = now;
   };
   for (const ProgramCall& call : program.calls) {
-    if (!make(**allocator, call, blocks, failure)) return Error(ErrorCode::device, failure);
+    if (const Status made = make(**allocator, call, blocks); !made) return made.error();
     timer.called();
     ++calls_in_batch;
     in_batch += call.kind == Kind::allocate || call.kind == Kind::free;
