@@ -126,11 +126,8 @@ Program irregular(const GeneratedFamily& family, std::uint64_t seed, HistoryLeng
 
 // A model of which each phase has another shape: a forward pass keeps activations, a backward pass
 // frees them, last one first; temporaries live for a few calls. Weights stay.
-Program phases(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+void phases(Calls& calls, Random& random, HistoryLength length) {
   constexpr unsigned kWeights = 64, kLayers = 48, kTemporaries = 3;
-  Program program;
-  Calls calls(program);
-  Random random(seed);
   std::vector<std::uint32_t> weights;
   for (unsigned i = 0; i < kWeights; ++i) {
     weights.push_back(calls.allocate(random.size(256_KiB, 64_MiB), 0));
@@ -158,17 +155,12 @@ Program phases(const GeneratedFamily&, std::uint64_t seed, HistoryLength length)
     calls.end_phase();
   }
   calls.free_all(weights);
-  calls.finish();
-  return program;
 }
 
 // Sessions with a pool each: a session's blocks are of its own sizes, grow in number, and go
 // together. What is outside of pools is replaced at random meanwhile.
-Program pools(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+void pools(Calls& calls, Random& random, HistoryLength length) {
   constexpr unsigned kPools = 8, kShared = 128, kMostBlocks = 96;
-  Program program;
-  Calls calls(program);
-  Random random(seed);
   struct Session {
     std::vector<std::uint32_t> blocks;
     std::vector<std::uint64_t> sizes;
@@ -200,18 +192,13 @@ Program pools(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) 
   }
   for (Session& session : sessions) calls.free_all(session.blocks);
   calls.free_all(shared);
-  calls.finish();
-  return program;
 }
 
 // Engines that share a GPU, one awake at a time. One that goes to sleep frees its weights and
 // cache, keeps a few small blocks, and asks that idle memory goes back; it wakes with the same
 // weights.
-Program sleepers(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+void sleepers(Calls& calls, Random& random, HistoryLength length) {
   constexpr unsigned kEngines = 3, kResidents = 24, kCache = 48;
-  Program program;
-  Calls calls(program);
-  Random random(seed);
   struct Engine {
     std::vector<std::uint64_t> weights;                 // sizes
     std::vector<std::uint32_t> awake, cache, resident;  // blocks
@@ -241,17 +228,12 @@ Program sleepers(const GeneratedFamily&, std::uint64_t seed, HistoryLength lengt
     calls.end_phase();
   }
   for (Engine& engine : engines) calls.free_all(engine.resident);
-  calls.finish();
-  return program;
 }
 
 // Set-up on a stream that is not used again, then training steps on another: what the first one
 // freed serves them, or is lost. (As reported of Megatron-LM, in half the size: 20.5 GiB of 221.)
-Program side_stream(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+void side_stream(Calls& calls, Random& random, HistoryLength length) {
   constexpr unsigned kBuffers = 38, kLayers = 48, kWeights = 6;
-  Program program;
-  Calls calls(program);
-  Random random(seed);
   std::vector<std::uint32_t> buffers, weights;
   for (unsigned i = 0; i < kBuffers; ++i) {
     buffers.push_back(calls.allocate(random.size(128_MiB, 512_MiB), 1));
@@ -274,17 +256,12 @@ Program side_stream(const GeneratedFamily&, std::uint64_t seed, HistoryLength le
     calls.end_phase();
   }
   calls.free_all(weights);
-  calls.finish();
-  return program;
 }
 
 // A model is loaded in a pool that stays, and each layer's weights are then replaced by slightly
 // larger ones. (As reported of vLLM's sleep mode: the pool ends with 71 GiB that nothing can use.)
-Program converted(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+void converted(Calls& calls, Random& random, HistoryLength length) {
   constexpr unsigned kLayers = 94, kWeights = 8, kScratch = 4;
-  Program program;
-  Calls calls(program);
-  Random random(seed);
   for (unsigned phase = 0; phase < length.phases; ++phase) {
     std::vector<std::uint32_t> weights;
     const std::vector<std::uint64_t> sizes = random.sizes(kWeights, 32_MiB, 192_MiB);
@@ -302,6 +279,15 @@ Program converted(const GeneratedFamily&, std::uint64_t seed, HistoryLength leng
     calls.free_all(weights);
     calls.end_phase();
   }
+}
+
+// The program that `kMakeCalls` makes the calls of.
+template <void (*kMakeCalls)(Calls&, Random&, HistoryLength)>
+Program of_calls(const GeneratedFamily&, std::uint64_t seed, HistoryLength length) {
+  Program program;
+  Calls calls(program);
+  Random random(seed);
+  kMakeCalls(calls, random, length);
   calls.finish();
   return program;
 }
@@ -311,14 +297,17 @@ std::vector<GeneratedFamily> all_families() {
   for (const bench::Family& family : bench::families()) {
     families.push_back({family.name, family.title, &irregular});
   }
+  families.push_back({"phases", "weights, and layers whose number and sizes change with each phase",
+                      &of_calls<phases>});
   families.push_back(
-      {"phases", "weights, and layers whose number and sizes change with each phase", &phases});
-  families.push_back({"pools", "8 sessions, a pool each that goes as a whole, 5 streams", &pools});
-  families.push_back({"sleepers", "3 engines that sleep in turns, a stream each", &sleepers});
+      {"pools", "8 sessions, a pool each that goes as a whole, 5 streams", &of_calls<pools>});
+  families.push_back(
+      {"sleepers", "3 engines that sleep in turns, a stream each", &of_calls<sleepers>});
   families.push_back({"side-stream",
                       "set-up on a stream that is used once, then training on another",
-                      &side_stream});
-  families.push_back({"converted", "weights in a pool, each replaced by a larger one", &converted});
+                      &of_calls<side_stream>});
+  families.push_back(
+      {"converted", "weights in a pool, each replaced by a larger one", &of_calls<converted>});
   return families;
 }
 
