@@ -286,32 +286,23 @@ class Writer {
 
   void time_dependence() {
     if (!report_.time_dependence || report_.pytorch_peak_reserved) return;
+    struct Said {
+      std::string_view before, after;  // the call
+    };
+    constexpr std::array<Said, 4> kSaid = {
+        {{"Places depend on time from ",
+          " on: it got memory that another stream had freed, and no recorded wait orders the two "
+          "streams."},
+         {"Places depend on time after ",
+          ": a page went back to the driver once its work was seen to be over."},
+         {"Places depend on time after ", ": events of the whole context were given up."},
+         {"Addresses depend on the process after ",
+          ": the driver refused those that were meant."}}};
     const TimeDependence& first = *report_.time_dependence;
-    const std::string call =
-        fmt::format("call {}, at {}", with_commas(first.call), time(first.time));
+    const auto& [before, after] = kSaid[static_cast<std::size_t>(first.why)];
     text_ += "\n";
-    switch (first.why) {
-      case TimeDependence::Why::asked:
-        return say(
-            fmt::format("Places depend on time from {} on: it got memory that another "
-                        "stream had freed, and no recorded wait orders the two streams.",
-                        call));
-      case TimeDependence::Why::released:
-        return say(
-            fmt::format("Places depend on time after {}: a page went back to the driver "
-                        "once its work was seen to be over.",
-                        call));
-      case TimeDependence::Why::lost:
-        return say(
-            fmt::format("Places depend on time after {}: events of the whole context were "
-                        "given up.",
-                        call));
-      case TimeDependence::Why::elsewhere:
-        return say(
-            fmt::format("Addresses depend on the process after {}: the driver refused those "
-                        "that were meant.",
-                        call));
-    }
+    say(fmt::format("{}call {}, at {}{}", before, with_commas(first.call), time(first.time),
+                    after));
   }
 
   void driver() {
