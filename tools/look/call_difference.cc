@@ -8,6 +8,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "look/numbering.h"
 #include "look/stack_calls.h"
 #include "look/streams.h"
 
@@ -32,26 +33,6 @@ bool is_work(EventKind kind) {
       return false;
   }
 }
-
-// Numbers in order of first use, which can be asked for without a use.
-class Met {
- public:
-  std::uint32_t of(std::uint64_t key) {
-    if (last_ == nullptr || last_->first != key) {
-      last_ = &*numbers_.try_emplace(key, static_cast<std::uint32_t>(numbers_.size())).first;
-    }
-    return last_->second;
-  }
-  std::uint32_t known(std::uint64_t key) const {
-    const auto found = numbers_.find(key);
-    return found == numbers_.end() ? CallPlace::kNone : found->second;
-  }
-  std::size_t size() const { return numbers_.size(); }
-
- private:
-  std::unordered_map<std::uint64_t, std::uint32_t> numbers_;
-  const std::pair<const std::uint64_t, std::uint32_t>* last_ = nullptr;  // the latest answer
-};
 
 // One recording, call by call.
 class CallReader {
@@ -216,7 +197,7 @@ class CallReader {
   std::unordered_map<std::uint32_t, std::uint64_t> pool_of_heap_;
   std::map<std::uint64_t, Segment> segments_;  // of plain memory, by address
   std::uint64_t segments_made_ = 0;
-  Met streams_, pools_, rows_;
+  Numbering<std::uint64_t> streams_, pools_, rows_;
 };
 
 std::vector<std::string> differences(const std::optional<RecordedCall>& a,

@@ -22,7 +22,7 @@ namespace weir {
 // Where a block lies. Rows are 1 GiB of a pool's addresses each, a segment of plain memory one of
 // its own.
 struct CallPlace {
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};  // as Numbering has it
 
   std::uint32_t row = kNone;  // in order of first use, from 0
   Bytes offset;               // in the row

@@ -2,6 +2,7 @@
 // Numbers for things of one kind, such as streams.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -18,6 +19,7 @@ class Numbering {
     for (const T& thing : in_order) of(thing);
   }
   Numbering(Numbering&&) = default;
+  Numbering& operator=(Numbering&&) = default;
 
   // Of `thing`, which gets the next number if it has none.
   std::uint32_t of(const T& thing) {
@@ -26,6 +28,13 @@ class Numbering {
     }
     return last_->second;
   }
+  // The same, without a use; kNone: it has none.
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::uint32_t known(const T& thing) const {
+    const auto found = numbers_.find(thing);
+    return found == numbers_.end() ? kNone : found->second;
+  }
+  std::size_t size() const { return numbers_.size(); }
   // By number. Then none has one.
   std::vector<T> take() {
     std::vector<T> things(numbers_.size());
