@@ -30,7 +30,6 @@ class Captures {
   void drop_graphs() { graphs_.clear(); }
 
   std::uint64_t made() const { return made_; }
-  const GraphPool& pool() const { return pool_; }
 
  private:
   ReplayDevice& device_;
