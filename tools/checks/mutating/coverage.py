@@ -12,8 +12,7 @@ import subprocess
 
 from .tree import Failed, digest_of, is_built, note
 
-VERSION = 3  # of the files that are kept
-
+VERSION = 4  # of the files that are kept
 
 # A test that takes longer is a part of its own, so that the others of its program need not wait for it.
 SLOW = 1.0
@@ -39,11 +38,11 @@ def parts_of(program, seconds, excluded, slow):
 
 class Coverage:
     """seconds: of each program's run. parts: of each program. lines: {file: {line:
-    programs}}, an empty set where the line has code that none runs. branches: {file: {branch: taken}}.
+    programs}}, an empty set where the line has code that none runs.
     functions: {file: [(first line, last line)]}."""
 
     def __init__(self):
-        self.seconds, self.parts, self.lines, self.branches = {}, {}, {}, {}
+        self.seconds, self.parts, self.lines = {}, {}, {}
         self.functions = collections.defaultdict(set)
 
     def add(self, program, files):
@@ -54,9 +53,6 @@ class Coverage:
                 programs = lines.setdefault(line, set())
                 if count and program:
                     programs.add(program)
-            branches = self.branches.setdefault(name, {})
-            for *branch, count in file["branches"]:
-                branches[tuple(branch)] = branches.get(tuple(branch), False) or count > 0
 
     def covering(self, name, line):
         """The programs that run the line, fastest first. A line without code of its own (the rest of a
@@ -74,15 +70,6 @@ class Coverage:
                 found = set().union(*lines.values()) if lines else set()
         return sorted(found, key=lambda program: (self.seconds[program], program))
 
-    def figures(self, folder):
-        """[(file, lines run, lines, branches taken, branches)] of the sources below the folder."""
-        result = []
-        for name in sorted(self.lines):
-            if name.startswith(folder + "/") and name.endswith(".cc") and self.lines[name]:
-                lines, branches = self.lines[name], self.branches[name]
-                result.append((name, sum(map(bool, lines.values())), len(lines), sum(branches.values()), len(branches)))
-        return result
-
 
 def linked(counters):
     """The counters of one run, each with the compiler's notes beside it, where gcov looks for them."""
@@ -95,16 +82,15 @@ def linked(counters):
 
 
 def read_gcov(tree, folders, objects):
-    """What gcov says of these .gcda or .gcno files: {file: lines, branches, functions}, of `folders`."""
+    """What gcov says of these .gcda or .gcno files: {file: lines, functions}, of `folders`."""
     files = {}
     for begin in range(0, len(objects), 40):
-        done = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", *map(str, objects[begin:begin + 40])],
+        done = subprocess.run(["gcov", "--json-format", "--stdout", *map(str, objects[begin:begin + 40])],
                               cwd=tree.build, capture_output=True, text=True)
         for document in done.stdout.splitlines():
             if document.startswith("{"):
                 _merge(tree, folders, json.loads(document), files)
-    return {name: {"lines": sorted(f["lines"].items()), "functions": sorted(f["functions"]),
-                   "branches": [[*branch, count] for branch, count in sorted(f["branches"].items())]} for name, f in files.items()}
+    return {name: {"lines": sorted(f["lines"].items()), "functions": sorted(f["functions"])} for name, f in files.items()}
 
 
 def _merge(tree, folders, document, files):
@@ -113,15 +99,11 @@ def _merge(tree, folders, document, files):
         name = path.relative_to(tree.source).as_posix() if path.is_relative_to(tree.source) else ""
         if not name.startswith(folders):
             continue
-        found = files.setdefault(name, {"lines": {}, "branches": {}, "functions": set()})
+        found = files.setdefault(name, {"lines": {}, "functions": set()})
         found["functions"].update((f["start_line"], f["end_line"]) for f in file["functions"])
         for line in file["lines"]:
             number = line["line_number"]
             found["lines"][number] = found["lines"].get(number, 0) + line["count"]
-            branches = [b for b in line.get("branches", ()) if not b["throw"]]
-            for index, branch in enumerate(branches):
-                key = (number, len(branches), index)
-                found["branches"][key] = found["branches"].get(key, 0) + branch["count"]
 
 
 def slow_tests(report):

@@ -131,10 +131,9 @@ def check_mutants(checks, tool):
 def check_coverage(checks):
     covered = coverage.Coverage()
     covered.seconds = {"slow": 2.0, "fast": 1.0}
-    files = {"a.cc": {"lines": [[2, 1], [4, 0], [12, 1]], "functions": [[2, 6], [11, 13]], "branches": [[2, 2, 0, 1], [2, 2, 1, 0]]}}
+    files = {"a.cc": {"lines": [[2, 1], [4, 0], [12, 1]], "functions": [[2, 6], [11, 13]]}}
     covered.add("slow", files)
     files["a.cc"]["lines"][0][1] = 0
-    files["a.cc"]["branches"][1][3] = 1
     covered.add("fast", files)
     checks.equal("a line that one runs", covered.covering("a.cc", 2), ["slow"])
     checks.equal("the rest of a statement", covered.covering("a.cc", 3), ["slow"])
@@ -142,8 +141,8 @@ def check_coverage(checks):
     checks.equal("fastest first", covered.covering("a.cc", 12), ["fast", "slow"])
     checks.equal("outside functions", covered.covering("a.cc", 8), ["fast", "slow"])
     checks.equal("another file", covered.covering("b.cc", 2), [])
-    covered.add(None, {"allocator/core/b.cc": {"lines": [[1, 1]], "functions": [], "branches": []}})
-    checks.equal("never run", covered.figures("allocator/core"), [("allocator/core/b.cc", 0, 1, 0, 0)])
+    covered.add(None, {"b.cc": {"lines": [[1, 1]], "functions": []}})
+    checks.equal("never run", covered.covering("b.cc", 1), [])
 
 
 def check_tree(checks, folder):
@@ -226,7 +225,7 @@ def check_states(checks, tool, folder):
     covered = coverage.Coverage()
     covered.seconds = {"one": 1, "two": 2, "long": 70}
     covered.parts = {name: coverage.parts_of(name, seconds, [], {}) for name, seconds in covered.seconds.items()}
-    lines = {"functions": [[1, 3]], "branches": [], "lines": [[2, 1]]}
+    lines = {"functions": [[1, 3]], "lines": [[2, 1]]}
     for program in covered.seconds:
         covered.add(program, {"a.cc": lines})
     fails, hangs = Run(1, False, "[  FAILED  ] A.B", 1), Run(None, True, "", 1)
@@ -296,7 +295,6 @@ def check_gcov(checks, folder):
     files = coverage.read_gcov(tree, ("comm/",), coverage.linked(counters))
     checks.equal("gcov", {name: [line for line, count in file["lines"] if count] for name, file in files.items()},
                  {"comm/a.cc": [2, 3, 5]})
-    checks.equal("branches", [branch[-1] for branch in files["comm/a.cc"]["branches"]], [0, 1])
 
 
 def run(tool):
