@@ -55,7 +55,7 @@ class Files(PageTest):
         self.assertIn("</script>", self.text("#tip"))
         self.assertIsNone(self.js("return window.hurt ?? null"))
         self.assertEqual(self.find_all("img"), [])
-        self.assertEqual(len(self.find_all("script")), 3)
+        self.assertEqual(len(self.find_all("script")), 4)
         self.assertIn("<script>hurt = 1;<img", self.driver.title)
         self.screenshot("hostile")
 

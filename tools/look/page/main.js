@@ -132,10 +132,13 @@ class Page {
     this.follow(this.active, blocks[(next + blocks.length) % blocks.length]);
   }
 
-  toggleTheme() {
-    const dark = getComputedStyle(document.documentElement).colorScheme === 'dark';
-    document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+  // `theme`: dark or light.
+  dress(theme) {
+    document.documentElement.dataset.theme = theme;
     this.restyle();
+  }
+  toggleTheme() {
+    this.dress(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark');
   }
 
   restyle() {
@@ -237,7 +240,7 @@ function show(recordings) {
   document.getElementById('show-help').addEventListener('click', () => help.showModal());
   document.getElementById('theme').addEventListener('click', () => page.toggleTheme());
   window.matchMedia('(prefers-color-scheme: dark)')
-      .addEventListener('change', () => page.restyle());
+      .addEventListener('change', ({matches}) => page.dress(matches ? 'dark' : 'light'));
   document.getElementById('loading').remove();
 }
 
