@@ -129,12 +129,6 @@ class Lanes {
     };
   }
 
-  // Times of the column of pixels at `x`.
-  #times(x) {
-    const {view, width} = this.chart;
-    return [x, x + 1].map((at) => view.from + at / width * view.span);
-  }
-
   draw() {
     const {width, recording, view} = this.chart;
     const perPixel = view.span / width;

@@ -11,8 +11,7 @@ function formatBytes(bytes) {
     value /= 1024;
     ++unit;
   }
-  const digits = unit === 0 || value >= 100 || Number.isInteger(value) ? 0 : value >= 10 ? 1 : 2;
-  return `${bytes < 0 ? '-' : ''}${formatCount(value, digits)} ${kUnits[unit]}`;
+  return `${bytes < 0 ? '-' : ''}${unit === 0 ? formatCount(value) : formatDigits(value)} ${kUnits[unit]}`;
 }
 
 // "4096", "4 KiB", "1.5mib", "2g" in bytes; null if it is no size.
@@ -27,6 +26,11 @@ const kCountFormats = d3.range(21).map(
     (digits) => new Intl.NumberFormat('en', {minimumFractionDigits: digits, maximumFractionDigits: digits}));
 function formatCount(value, digits = 0) {
   return kCountFormats[digits].format(value);
+}
+// With three digits or more.
+function formatDigits(value) {
+  const size = Math.abs(value);
+  return formatCount(value, Number.isInteger(value) || size >= 100 ? 0 : size >= 10 ? 1 : 2);
 }
 
 // How many of `values`, which rise, are `limit` or less; how many are less. As d3.bisectRight and
@@ -60,11 +64,7 @@ function countEvents() {
 function formatDuration(ns) {
   if (countsEvents) return plural(ns, 'event');
   const [unit, size] = kTimeUnits.find(([, each]) => Math.abs(ns) >= each) || kTimeUnits[3];
-  const value = ns / size;
-  const digits = Number.isInteger(value) || Math.abs(value) >= 100 ? 0 :
-      Math.abs(value) >= 10                                        ? 1 :
-                                                                     2;
-  return `${formatCount(value, digits)} ${unit}`;
+  return `${formatDigits(ns / size)} ${unit}`;
 }
 
 // A point in time, in ns since the beginning, such that neighbours `step` ns apart differ; in the
