@@ -2,14 +2,14 @@
 // What is live and what is held at one moment: the figures of the panel. docs/report.md defines them,
 // and `weir report` counts the same.
 
-// [key, name, why], in the order of `weir report`.
+// [key, why], in the order of `weir report`.
 const kCauses = [
-  ['rounding', 'rounding', 'blocks are multiples of 512 bytes'],
-  ['page_tails', 'page tails', 'free at the ends of pages in use'],
-  ['placement', 'placement', 'free between two blocks of a page'],
-  ['stream_partition', 'stream partition', 'pages held by a stream with no block on them'],
-  ['pool_partition', 'pool partition', 'idle pages that graph pools keep'],
-  ['idle_pages', 'idle pages', 'idle pages, free for every stream'],
+  ['rounding', 'blocks are multiples of 512 bytes'],
+  ['page_tails', 'free at the ends of pages in use'],
+  ['placement', 'free between two blocks of a page'],
+  ['stream_partition', 'pages held by a stream with no block on them'],
+  ['pool_partition', 'idle pages that graph pools keep'],
+  ['idle_pages', 'idle pages, free for every stream'],
 ];
 
 function liveBlocks({count, beginStep, endStep}, step) {

@@ -81,25 +81,18 @@ class PageMap {
     context.fillStyle = theme.empty;
     context.fillRect(x, y, width, kBox);
     if (page.heap < 0) this.#hatch(context, x, y, width);
-    for (const part of page.used) {
-      context.fillStyle = part.block === undefined ? theme.live : cssOf(pixels[part.block]);
-      context.fillRect(
-          x + part.from / page.bytes * width, y, Math.max(1, part.bytes / page.bytes * width),
-          kBox);
+    const parts = page.used.map(
+        ({from, bytes, block}) => ({left: x + from / page.bytes * width, wide: bytes / page.bytes * width, block}));
+    for (const {left, wide, block} of parts) {
+      context.fillStyle = block === undefined ? theme.live : cssOf(pixels[block]);
+      context.fillRect(left, y, Math.max(1, wide), kBox);
     }
     context.fillStyle = theme.background;
-    for (const part of page.used) {
-      if (part.bytes / page.bytes * width > 4) {
-        context.fillRect(x + part.from / page.bytes * width, y + 1, 0.6, kBox - 2);
-      }
-    }
+    for (const {left, wide} of parts)
+      if (wide > 4) context.fillRect(left, y + 1, 0.6, kBox - 2);
     context.fillStyle = theme.chosen;
-    for (const part of page.used) {
-      if (part.block !== this.chart.block) continue;
-      context.fillRect(
-          x + part.from / page.bytes * width, y, Math.max(2, part.bytes / page.bytes * width),
-          kBox);
-    }
+    for (const {left, wide, block} of parts)
+      if (block === this.chart.block) context.fillRect(left, y, Math.max(2, wide), kBox);
     context.strokeStyle = index === this.chosen ? theme.text : page.heap < 0 ? theme.faint : theme.soft;
     context.lineWidth = index === this.chosen ? 2.5 : 1;
     context.strokeRect(x + 0.5, y + 0.5, width - 1, kBox - 1);

@@ -293,16 +293,9 @@ class MomentPanel {
         reserved === 0 ? 'No page is in the recording.' :
                          `${formatBytes(idle)} of ${formatBytes(reserved)} reserved (${
                              formatShare(idle / reserved)})`);
-    const list = make('ul', {class: 'rows causes'}, this.held);
-    const most = Math.max(1, d3.max(Object.values(causes)));
-    for (const [key, name, why] of kCauses) {
-      if (causes[key] === 0) continue;
-      this.#row(list, {
-        name, detail: why, bytes: causes[key], most, total: reserved,
-        colour: 'var(--idle)', key,
-        onlyOne: true
-      });
-    }
+    this.#drawCauses(
+        kCauses.map(([key, detail]) => ({key, detail, bytes: causes[key]})).filter(({bytes}) => bytes > 0),
+        reserved, 'var(--idle)');
     if (r.otherPeakReserved > 0) {
       const times = live > 0 && this.moment.step === this.chart.all.peak() ?
           `, ${(r.otherPeakReserved / live).toFixed(2)} × this peak` : '';
@@ -324,18 +317,21 @@ class MomentPanel {
     make('p', {class: 'hint'}, this.held,
          `${formatBytes(idle)} of ${formatBytes(held.reserved)} reserved (${formatShare(idle / held.reserved)}), ` +
              `in pieces of at most ${formatBytes(held.largest)}`);
-    const list = make('ul', {class: 'rows causes'}, this.held);
-    const most = Math.max(1, d3.max(held.causes, ([, , bytes]) => bytes));
-    for (const [name, detail, bytes] of held.causes) {
-      if (bytes < held.reserved / 100) continue;
-      this.#row(list, {
-        name: name.replaceAll('_', ' '), detail, bytes, most, total: held.reserved, colour: 'var(--other)', key: name,
-        onlyOne: true
-      });
-    }
+    this.#drawCauses(
+        held.causes.map(([key, detail, bytes]) => ({key, detail, bytes}))
+            .filter(({bytes}) => bytes >= held.reserved / 100),
+        held.reserved, 'var(--other)');
     make('p', {class: 'other'}, this.held,
          `Weir would hold ${formatBytes(reserved)} at this moment, ${
              formatBytes(d3.sum(Object.values(causes)))} of it unused. weir fit FILE tries PyTorch's settings.`);
+  }
+
+  // The longest bar is as long as the list is wide.
+  #drawCauses(rows, total, colour) {
+    const list = make('ul', {class: 'rows causes'}, this.held);
+    const most = Math.max(1, d3.max(rows, ({bytes}) => bytes) ?? 0);
+    for (const row of rows)
+      this.#row(list, {...row, name: row.key.replaceAll('_', ' '), most, total, colour, onlyOne: true});
   }
 
   #others(list, groups, total) {
