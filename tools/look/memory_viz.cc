@@ -9,6 +9,8 @@
 #include <span>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "look/exporters.h"
 #include "look/streams.h"
@@ -165,10 +167,8 @@ class MemoryViz {
 
   // The streams of a pool share its addresses: adjacent ranges are one segment.
   void segments() {
-    for (const auto& [address, block] : at_) live_.push_back(block);
-    std::sort(live_.begin(), live_.end(), [this](std::uint32_t a, std::uint32_t b) {
-      return lifetimes_.blocks[a].address < lifetimes_.blocks[b].address;
-    });
+    for (const auto& [address, block] : at_) live_.emplace_back(address, block);
+    std::ranges::sort(live_);
     writer_.key("segments");
     writer_.begin_list();
     const std::vector<VisibleRange> ranges = visible_.ranges();
@@ -185,17 +185,21 @@ class MemoryViz {
     writer_.end_list();
   }
 
+  // The live blocks that begin between the two addresses.
+  std::span<const std::pair<std::uint64_t, std::uint32_t>> live_in(std::uint64_t begin,
+                                                                   std::uint64_t end) const {
+    const auto address = &std::pair<std::uint64_t, std::uint32_t>::first;
+    const auto first = std::ranges::lower_bound(live_, begin, {}, address);
+    return {first, std::ranges::lower_bound(first, live_.end(), end, {}, address)};
+  }
+
   void segment(std::span<const VisibleRange> ranges) {
     const std::uint64_t begin = ranges.front().at.value;
     const std::uint64_t end = ranges.back().at.value + ranges.back().bytes.count;
     Bytes live, requested;
-    const auto from_begin = [this, begin](std::uint32_t block, std::uint64_t) {
-      return lifetimes_.blocks[block].address.value < begin;
-    };
-    for (auto i = std::lower_bound(live_.begin(), live_.end(), begin, from_begin);
-         i != live_.end() && lifetimes_.blocks[*i].address.value < end; ++i) {
-      live += lifetimes_.blocks[*i].bytes;
-      requested += lifetimes_.blocks[*i].requested;
+    for (const auto& [address, block] : live_in(begin, end)) {
+      live += lifetimes_.blocks[block].bytes;
+      requested += lifetimes_.blocks[block].requested;
     }
     const auto heap = heaps_.find(ranges.front().heap.value);
     const HeapServes serves = heap == heaps_.end() ? HeapServes{} : heap->second;
@@ -224,19 +228,15 @@ class MemoryViz {
 
   // The live blocks between the two addresses, and what lies between them.
   void blocks(std::uint64_t begin, std::uint64_t end) {
-    const auto before = [this](std::uint32_t block, std::uint64_t address) {
-      return lifetimes_.blocks[block].address.value < address;
-    };
     writer_.begin_list();
     std::uint64_t at = begin;
-    for (auto i = std::lower_bound(live_.begin(), live_.end(), begin, before);
-         i != live_.end() && lifetimes_.blocks[*i].address.value < end; ++i) {
-      const BlockLifetime& lifetime = lifetimes_.blocks[*i];
-      if (lifetime.address.value < at) continue;  // over another: an event between them is missing
-      if (lifetime.address.value > at) block(at, lifetime.address.value - at, nullptr);
-      const std::uint64_t bytes = std::min(lifetime.bytes.count, end - lifetime.address.value);
-      block(lifetime.address.value, bytes, &lifetime);
-      at = lifetime.address.value + bytes;
+    for (const auto& [address, number] : live_in(begin, end)) {
+      const BlockLifetime& lifetime = lifetimes_.blocks[number];
+      if (address < at) continue;  // over another: an event between them is missing
+      if (address > at) block(at, address - at, nullptr);
+      const std::uint64_t bytes = std::min(lifetime.bytes.count, end - address);
+      block(address, bytes, &lifetime);
+      at = address + bytes;
     }
     if (at < end) block(at, end - at, nullptr);
     writer_.end_list();
@@ -363,11 +363,11 @@ class MemoryViz {
   PlainWriter& writer_;
   OutputFile& file_;
   VisibleMapping visible_;
-  std::vector<VisibleRangeChange> changes_;              // scratch
-  std::unordered_map<std::uint64_t, std::uint32_t> at_;  // live blocks, by address
-  std::vector<std::uint32_t> live_;                      // at the end, by address
-  std::uint32_t next_ = 0;                               // the block that the next allocation is
-  std::map<Frames, std::uint32_t> frames_;               // -> shared id
+  std::vector<VisibleRangeChange> changes_;                    // scratch
+  std::unordered_map<std::uint64_t, std::uint32_t> at_;        // live blocks, by address
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> live_;  // the same at the end, in order
+  std::uint32_t next_ = 0;                  // the block that the next allocation is
+  std::map<Frames, std::uint32_t> frames_;  // -> shared id
 };
 
 }  // namespace

@@ -81,43 +81,6 @@ Json totals_json(const Totals& totals) {
           {"out_of_memory", totals.out_of_memory}};
 }
 
-template <class Thing, class Row>
-Json list_of(const std::vector<Thing>& things, const Row& row) {
-  Json list = Json::array();
-  for (const Thing& thing : things) list.push_back(row(thing));
-  return list;
-}
-
-Json wait_json(const WaitPair& pair) {
-  return {{"stream", pair.waiter},
-          {"waits_for", pair.awaited},
-          {"waits", pair.waits},
-          {"fences", pair.fences}};
-}
-
-Json costly_json(const CostlyBlocks& costly) {
-  return {{"requested_bytes", costly.requested.count},
-          {"stream", costly.stream},
-          {"stack", costly.stack},
-          {"waits", costly.waits}};
-}
-
-Json growth_json(const Growth& growth) {
-  return {{"blocks", growth.blocks},
-          {"requested_bytes", growth.requested.count},
-          {"bytes", growth.bytes.count},
-          {"stream", growth.stream},
-          {"stack", growth.stack},
-          {"parts_that_grew", growth.grew},
-          {"parts", growth.parts},
-          {"first_us", microseconds(growth.first)},
-          {"last_us", microseconds(growth.last)}};
-}
-
-Json advice_json(const Advice& advice) {
-  return {{"evidence", advice.evidence}, {"remedy", advice.remedy}};
-}
-
 Json held_json(const Held& held) {
   return {{"reserved_bytes", held.reserved.count},
           {"live_bytes", held.live.count},
@@ -137,6 +100,34 @@ Json failure_json(const Report& report) {
 }
 
 }  // namespace
+
+// Of these there are lists.
+static void to_json(Json& json, const WaitPair& pair) {
+  json = {{"stream", pair.waiter},
+          {"waits_for", pair.awaited},
+          {"waits", pair.waits},
+          {"fences", pair.fences}};
+}
+static void to_json(Json& json, const CostlyBlocks& costly) {
+  json = {{"requested_bytes", costly.requested.count},
+          {"stream", costly.stream},
+          {"stack", costly.stack},
+          {"waits", costly.waits}};
+}
+static void to_json(Json& json, const Growth& growth) {
+  json = {{"blocks", growth.blocks},
+          {"requested_bytes", growth.requested.count},
+          {"bytes", growth.bytes.count},
+          {"stream", growth.stream},
+          {"stack", growth.stack},
+          {"parts_that_grew", growth.grew},
+          {"parts", growth.parts},
+          {"first_us", microseconds(growth.first)},
+          {"last_us", microseconds(growth.last)}};
+}
+static void to_json(Json& json, const Advice& advice) {
+  json = {{"evidence", advice.evidence}, {"remedy", advice.remedy}};
+}
 
 std::string report_json(const Report& report) {
   Json json = {{"source", report.source},
@@ -164,8 +155,8 @@ std::string report_json(const Report& report) {
   if (report.failed) json["failed_request"] = failure_json(report);
   if (report.origin.held) json["pytorch"] = held_json(*report.origin.held);
   if (report.at) json["at"] = moment_json(*report.at);
-  json["waits"] = list_of(report.waits, wait_json);
-  json["waited_for"] = list_of(report.costly, costly_json);
+  json["waits"] = report.waits;
+  json["waited_for"] = report.costly;
   json["time_dependence"] = nullptr;
   if (const auto& first = report.time_dependence) {
     json["time_dependence"] = {{"call", first->call},
@@ -176,8 +167,8 @@ std::string report_json(const Report& report) {
   for (const DeviceCallCount& each : report.driver_calls) {
     json["driver_calls"][std::string(each.call)] = {{"calls", each.calls}, {"ns", each.time.count}};
   }
-  json["growth"] = list_of(report.growth, growth_json);
-  json["advice"] = list_of(report.advice, advice_json);
+  json["growth"] = report.growth;
+  json["advice"] = report.advice;
   json["stacks"] = report.stacks;
   return json_text(json);
 }
