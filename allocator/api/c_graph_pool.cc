@@ -98,7 +98,8 @@ weir_status_t weir_graph_pool_statistics(weir_graph_pool_t* pool,
                                            .peak_reserved_bytes = now.peak_reserved_bytes.count,
                                            .kept_bytes = now.kept_bytes.count,
                                            .graphs = now.graphs,
-                                           .deferred = now.deferred};
+                                           .deferred = now.deferred,
+                                           .lent_bytes = now.lent_bytes.count};
     std::memcpy(statistics, &all, std::min(size, sizeof(all)));
   });
 }

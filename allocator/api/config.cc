@@ -160,6 +160,11 @@ constexpr std::array kSettings = {
         "driver gives other addresses, a request fails (`fixed`), or takes them "
         "(`prefer`).",
         assign<&Config::addresses>},
+    Setting{
+        "WEIR_GRAPH_SCRATCH", "`keep` or `lend`", "keep",
+        "Whether memory that graphs allocate and free within their captures serves eager "
+        "requests between launches, where Weir would otherwise hold more than ever (graphs.md).",
+        assign<&Config::graph_scratch>},
     Setting{"WEIR_CONTEXT_EVENTS", "`0` or `1`", "1",
             "Whether such events may be recorded. They break a capture that is going on and that "
             "Weir can't know of: `0` is for programs with captures of other libraries' streams. "
@@ -237,6 +242,10 @@ std::string_view name_of(MemoryKind memory) {
 std::string_view name_of(Addresses addresses) {
   if (addresses == Addresses::any) return "any";
   return addresses == Addresses::fixed ? "fixed" : "prefer";
+}
+
+std::string_view name_of(GraphScratch scratch) {
+  return scratch == GraphScratch::keep ? "keep" : "lend";
 }
 
 std::string_view name_of(RecordSignal signal) {

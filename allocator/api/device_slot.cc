@@ -89,6 +89,7 @@ Status DeviceSlot::make_heap(const Config& config, int opened) {
                       .memory = config.memory,
                       .context_events = config.context_events,
                       .addresses = config.addresses,
+                      .graph_scratch = config.graph_scratch,
                       .address_window = window};
   if (config.limit.share > 0) {
     const Result<MemoryInfo> memory = device_->memory_info();

@@ -401,13 +401,14 @@ void DeviceMemory::empty(c10::MempoolId_t pool) {
 
 void DeviceMemory::restore(c10::MempoolId_t pool, std::span<const PlacedBlock> blocks) {
   finish_frees(frees_.wait_and_take_done());
+  const std::vector<PlacedBlock> live = check(pools_.blocks(pool));
   if (frees_.any() || history_.wants_entries()) {
-    for (const PlacedBlock& block : check(pools_.blocks(pool))) {
+    for (const PlacedBlock& block : live) {
       frees_.forget(block.address.pointer());
       history_.forget(block.address.pointer());
     }
   }
-  check(pools_.restore(pool, blocks));
+  if (const auto graphs = pools_.graphs(pool)) check(graphs->restore(blocks));
 }
 
 }  // namespace weir::pytorch

@@ -24,6 +24,33 @@ weir_status_t weir_torch_idle_memory_begin(int32_t device, void** scope) {
 }
 void weir_torch_idle_memory_end(void* scope) { delete static_cast<IdleMemory*>(scope); }
 
+// Whether the package tells of launches of the graphs that the calling thread begins to capture
+// from now on.
+void weir_torch_tell_of_launches(int32_t told) { tell_of_launches(told != 0); }
+
+// A graph of the pool is launched on the stream from here on until the end, in whichever thread.
+// `launch`: what the end takes; null: nothing is to be ended. `launched`: the graph was.
+weir_status_t weir_torch_graph_launch_begin(int32_t device, uint64_t first, uint64_t second,
+                                            void* stream, void** launch) {
+  return c::guarded([&] {
+    *launch = nullptr;
+    Pools& pools = pools_of(device, "a launch");
+    const Stream on = c::value_of(pools.heap().stream(stream));
+    *launch = c::value_of(begin_launch(pools, {first, second}, on)).release();
+  });
+}
+void weir_torch_graph_launch_end(void* launch, int32_t launched) {
+  const std::unique_ptr<GraphLaunch> ended(static_cast<GraphLaunch*>(launch));
+  if (ended != nullptr && launched == 0) ended->abandon();
+}
+// `keep`: the program has the handle of a graph of the pool, and may launch it without a word.
+weir_status_t weir_torch_keep_scratch(int32_t device, uint64_t first, uint64_t second,
+                                      int32_t keep) {
+  return c::guarded([&] {
+    c::check(keep_scratch(pools_of(device, "a graph"), {first, second}, keep != 0));
+  });
+}
+
 // Of the pool, on that device; a pool that was just made: errors as Pools::make_plain().
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second) {
   return c::guarded([&] {

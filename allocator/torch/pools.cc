@@ -12,6 +12,12 @@ std::string text_of(PoolId id) {
   return "(" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
 }
 
+thread_local bool tells_of_launches = false;
+
+bool lends_scratch(const DeviceHeap& heap) {
+  return heap.options().graph_scratch == GraphScratch::lend;
+}
+
 }  // namespace
 
 Error Pools::none(PoolId id, const char* call) {
@@ -24,6 +30,7 @@ Pools::Pool& Pools::open(PoolId id) {
   Pool& pool = pools_[id];
   if (pool.graphs == nullptr && pool.segments == nullptr) {
     GraphPoolOptions options{.tag = new_pools_tag_};
+    if (lends_scratch(heap_)) options.scratch = GraphScratch::lend;
     if (pool.plain) options.memory = MemoryKind::plain;
     pool.graphs = std::make_shared<GraphPool>(heap_, std::move(options));
     const std::lock_guard lock(ids_mutex_);
@@ -158,6 +165,12 @@ Status Pools::begin(PoolId id, Filter filter, Stream current) {
     // No capture begins on the default stream: it stands for one that is not known.
     const std::optional<Stream> origin =
         current.handle == nullptr ? std::nullopt : std::optional(current);
+    if (begun.captures && lends_scratch(heap_) && !tells_of_launches) {
+      if (Status kept = graphs->keep_scratch(); !kept) {
+        (void)release(id);
+        return kept;
+      }
+    }
     Result<PoolBinding> binding =
         begun.captures ? graphs->capture(takes, origin) : graphs->warm_up(takes);
     if (!binding) {
@@ -305,10 +318,24 @@ Result<std::vector<PlacedBlock>> Pools::blocks(PoolId id) const {
   return std::vector<PlacedBlock>{};
 }
 
-Status Pools::restore(PoolId id, std::span<const PlacedBlock> blocks) {
-  const Pool known = pool(id);
-  if (known.graphs != nullptr) return known.graphs->restore(blocks);
-  return known.segments == nullptr ? none(id, "setCheckpointPoolState") : Status{};
+void tell_of_launches(bool told) { tells_of_launches = told; }
+
+Result<std::unique_ptr<GraphLaunch>> begin_launch(Pools& pools, PoolId id, Stream stream) {
+  const std::shared_ptr<GraphPool> graphs = pools.graphs(id);
+  if (graphs == nullptr || !lends_scratch(pools.heap())) return std::unique_ptr<GraphLaunch>();
+  Result<GraphLaunch> launch = graphs->begin_launch(stream);
+  if (!launch && launch.error().code() == ErrorCode::capture) {
+    // The graph becomes part of another, whose launches are not told of.
+    if (Status kept = graphs->keep_scratch(); !kept) return std::move(kept).error();
+    return std::unique_ptr<GraphLaunch>();
+  }
+  if (!launch) return std::move(launch).error();
+  return std::make_unique<GraphLaunch>(*std::move(launch));
+}
+
+Status keep_scratch(Pools& pools, PoolId id, bool keep) {
+  const std::shared_ptr<GraphPool> graphs = pools.graphs(id);
+  return graphs == nullptr ? Status() : graphs->keep_scratch(keep);
 }
 
 Result<IdleMemory> begin_idle_memory(DeviceHeap& heap) {

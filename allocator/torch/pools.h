@@ -61,6 +61,8 @@ class Pools {
   // Makes the pool's memory plain (MemoryKind::plain) from now on. Errors: invalid_argument, if it
   // has memory already, or requests go to it, or it has a source.
   Status make_plain(PoolId id);
+  // Of the heap's memory; null: there is none of that id.
+  std::shared_ptr<GraphPool> graphs(PoolId id) const { return pool(id).graphs; }
   // Free blocks of this pool may serve requests that found no memory.
   void set_use_on_oom(PoolId id, bool use);
   // Blocks of a source are not split. Pools of the heap's memory share no page with others anyway.
@@ -108,7 +110,6 @@ class Pools {
 
   // As GraphPool's. Blocks of sources are not among them.
   Result<std::vector<PlacedBlock>> blocks(PoolId id) const;
-  Status restore(PoolId id, std::span<const PlacedBlock> blocks);
 
  private:
   struct Pool {
@@ -154,6 +155,15 @@ class Pools {
   std::map<std::uint64_t, PoolId> ids_;  // guarded by ids_mutex_; by GraphPool::id()
   std::size_t forgets_at_ = 64;          // guarded by ids_mutex_; so many ids
 };
+
+// Are launches of graphs that the calling thread begins to capture from now on told of, by
+// begin_launch()? A pool with a graph whose launches are not lends nothing.
+void tell_of_launches(bool told);
+// GraphPool::begin_launch() and keep_scratch(). Null, or nothing, of a pool that is not known, or
+// no graph pool of the heap's, and where nothing is lent; within a capture, after which the pool
+// lends nothing.
+Result<std::unique_ptr<GraphLaunch>> begin_launch(Pools& pools, PoolId id, Stream stream);
+Status keep_scratch(Pools& pools, PoolId id, bool keep);
 
 // Those of one device: of both libraries of the Python package, the backend and the one for
 // plugged-in allocators, each has its own. Errors: Exception (`what` names the call), where Weir is

@@ -164,7 +164,7 @@ void GraphWorker::capture(Pool& pool, End end) {
   const Stream main = streams_[kMain], side = streams_[kSide];
   Result<CaptureScope> capture =
       attempt([&] { return CaptureScope::begin(*pool.pool, main, kModes[below(kModes.size())]); });
-  if (!expect("the begin of a capture", capture)) return;
+  if (lacks_what_is_lent(capture) || !expect("the begin of a capture", capture)) return;
   std::optional<Block> output = program(true);
   std::optional<Block> lost;
   if (end == End::broken) {
@@ -209,7 +209,8 @@ void GraphWorker::launch_all(Pool& pool) {
   const Stream launcher = streams_[kLauncher];
   for (std::uint64_t times = 1 + below(3); times > 0; --times) {
     for (Captured& each : pool.graphs) {
-      if (!expect("a launch", attempt([&] { return each.graph.launch(launcher); }))) return;
+      const Status launched = attempt([&] { return each.graph.launch(launcher); });
+      if (lacks_what_is_lent(launched) || !expect("a launch", launched)) return;
       if (!each.output) continue;
       check(*each.output, launcher);
       if (each.output->users.empty()) each.output->users.push_back(launcher);

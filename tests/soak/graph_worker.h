@@ -44,6 +44,12 @@ class GraphWorker final : public Worker {
   std::optional<Block> allocate_in_program(Stream home);
   void free_in_program(Block block);
   void launch_all(Pool& pool);
+  // What was lent of the pool's scratch may be in use still.
+  template <class Outcome>
+  bool lacks_what_is_lent(const Outcome& outcome) const {
+    return world_.heap().options().graph_scratch == GraphScratch::lend && !outcome.ok() &&
+           outcome.error().code() == ErrorCode::out_of_memory;
+  }
   void sleep(Pool& pool);
   void change_launcher();
 

@@ -135,6 +135,8 @@ int parse_and_run(int argc, char** argv) {
       ->check(CLI::Validator(is_no_worker, "NAME"));
   app.add_flag("--fixed-addresses", options.fixed_addresses,
                "Of the allocator that lives as long as the soak");
+  app.add_flag("--lend-scratch", options.lends_scratch,
+               "Likewise: its graphs lend scratch between their launches");
   app.add_flag("--cuda", cuda, "On a GPU (without: on the simulated device)");
   app.add_option("--ordinal", options.ordinal, "Of the CUDA device")
       ->transform(whole_number(0, 1023))

@@ -148,7 +148,8 @@ class RankWorker::Rank {
 
   void captured() {
     if (!expect("prepare", comm_->prepare())) return;
-    GraphPool pool(world_.heap());
+    // A rank that lacked what it lent would leave the others waiting.
+    GraphPool pool(world_.heap(), {.scratch = GraphScratch::keep});
     Result<CaptureScope> capture = CaptureScope::begin(pool, compute_);
     if (!expect("the begin of a capture", capture)) return;
     expect("fork", world_.machine.gpu().order(compute_, side_));

@@ -24,6 +24,7 @@ struct Options {
   double streams_per_minute = 2;     // that go and come on the allocator that lives long
   std::vector<std::string> without;  // workers that stay idle, by name
   bool fixed_addresses = false;      // of the allocator that lives long
+  bool lends_scratch = false;        // likewise (GraphScratch::lend)
   bool simulated = true;
   int ordinal = 0;  // of the CUDA device
   Plant plant = Plant::none;

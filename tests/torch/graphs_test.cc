@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/torch/fake_runtime.h"
+#include "tests/torch/fake_source.h"
 #include "tests/training_step.h"
 #include "torch/backend.h"
 #include "weir/sim_device.h"
@@ -27,13 +28,14 @@ using c10::cuda::CUDAStreamGuard;
 
 enum class WarmUp { none, on_the_capture_stream, on_another_stream };
 
-class Graphs : public testing::TestWithParam<WarmUp> {
+class OnSimDevice : public testing::Test {
  protected:
   // PyTorch makes its streams once in a process, so all tests' devices have the same.
   static constexpr std::size_t kMostStreams = 512;
   static constexpr c10::MempoolId_t kPool{0, 7};
 
-  void SetUp() override {
+  explicit OnSimDevice(GraphScratch scratch)
+      : allocator_(one_device(), Config{.trust = Trust::context, .graph_scratch = scratch}) {
     for (std::size_t i = 0; i < kMostStreams; ++i) made_.push_back(device_.new_stream());
     fake_runtime() = {};
     fake_runtime().make_stream = [this, next = std::size_t{0}]() mutable {
@@ -89,7 +91,7 @@ class Graphs : public testing::TestWithParam<WarmUp> {
     device_.finish();
   }
   // torch.cuda.graph.
-  GraphHandle capture(test::TrainingStep& step, CUDAStream stream) {
+  GraphHandle capture(CUDAStream stream, const std::function<void()>& work) {
     device_.finish();
     backend_.emptyCache({0, 0});
     const CUDAStreamGuard current(stream);
@@ -101,7 +103,7 @@ class Graphs : public testing::TestWithParam<WarmUp> {
     });
     EXPECT_TRUE(device_.begin_capture(of, CaptureMode::thread_local_).ok());
     id = device_.capture_info(of)->id;
-    run(step, stream);
+    work();
     const Result<GraphHandle> graph = device_.end_capture(of);
     EXPECT_TRUE(graph.ok()) << (graph.ok() ? "" : graph.error().message());
     backend_.endAllocateToPool(0, kPool);
@@ -114,10 +116,15 @@ class Graphs : public testing::TestWithParam<WarmUp> {
     return static_cast<double>(held);
   }
 
-  weir::Allocator allocator_{one_device(), Config{.trust = Trust::context}};
+  weir::Allocator allocator_;
   SimDevice& device_ = dynamic_cast<SimDevice&>(allocator_.device(0));
   Backend backend_{allocator_};
   std::vector<Stream> made_;
+};
+
+class Graphs : public OnSimDevice, public testing::WithParamInterface<WarmUp> {
+ protected:
+  Graphs() : OnSimDevice(GraphScratch::keep) {}
 };
 
 TEST_P(Graphs, OfATrainingStepHoldWhatItsCaptureNeedsWhateverTheWarmUp) {
@@ -128,7 +135,7 @@ TEST_P(Graphs, OfATrainingStepHoldWhatItsCaptureNeedsWhateverTheWarmUp) {
     warm_up(GetParam() == WarmUp::on_the_capture_stream ? stream : other);
   }
   test::TrainingStep step = new_step();
-  const GraphHandle graph = capture(step, stream);
+  const GraphHandle graph = capture(stream, [&] { run(step, stream); });
   EXPECT_LE(held(), 1.005 * static_cast<double>(step.peak().count));
   const ExecutableHandle executable = *device_.instantiate(graph);
   EXPECT_TRUE(device_.destroy_graph(graph).ok());
@@ -149,6 +156,177 @@ INSTANTIATE_TEST_SUITE_P(WarmUps, Graphs,
                          testing::Values(WarmUp::none, WarmUp::on_the_capture_stream,
                                          WarmUp::on_another_stream),
                          name_of);
+
+// Requests of stream_ are captured, those of other_ eager.
+class GraphsThatLendScratch : public OnSimDevice {
+ protected:
+  static constexpr Bytes kScratch = 64_MiB, kEager = 60_MiB;
+
+  GraphsThatLendScratch() : OnSimDevice(GraphScratch::lend) {
+    backend_.createOrIncrefPool(0, kPool, nullptr);
+  }
+  void TearDown() override {
+    device_.finish();
+    for (const ExecutableHandle each : executables_) {
+      EXPECT_TRUE(device_.destroy_executable(each).ok());
+      backend_.releasePool(0, kPool);  // the capture's
+    }
+    backend_.releasePool(0, kPool);
+    OnSimDevice::TearDown();
+  }
+
+  void* written(CUDAStream stream, Bytes bytes) {
+    const CUDAStreamGuard current(stream);
+    void* const block = backend_.raw_alloc(bytes.count);
+    EXPECT_TRUE(device_.launch(of_device(stream), Writes(block, bytes), 1_ms).ok());
+    return block;
+  }
+  void read(CUDAStream stream, const void* block, Bytes bytes) {
+    EXPECT_TRUE(device_.launch(of_device(stream), Reads(block, bytes), 1_ms).ok());
+  }
+  // A graph that writes its scratch, and reads it.
+  ExecutableHandle graph(bool told = true) {
+    tell_of_launches(told);
+    const GraphHandle graph = capture(stream_, [&] {
+      void* const scratch = written(stream_, kScratch);
+      read(stream_, scratch, kScratch);
+      backend_.raw_delete(scratch);
+    });
+    tell_of_launches(false);
+    executables_.push_back(*device_.instantiate(graph));
+    EXPECT_TRUE(device_.destroy_graph(graph).ok());
+    return executables_.back();
+  }
+  Result<std::unique_ptr<GraphLaunch>> begin_launch(PoolId pool, CUDAStream stream) {
+    return pytorch::begin_launch(backend_.memory(0).pools(), pool, of_device(stream));
+  }
+  // As CUDAGraph.replay() in the package.
+  void replay(ExecutableHandle graph) {
+    const auto launch = begin_launch(kPool, stream_);
+    ASSERT_TRUE(launch.ok());
+    EXPECT_TRUE(device_.launch_graph(graph, of_device(stream_)).ok());
+  }
+  // Does a block of eager work need new memory?
+  bool takes_new_memory() {
+    const auto before = heap().statistics().reserved_bytes.current;
+    backend_.raw_delete(written(other_, kEager));
+    return heap().statistics().reserved_bytes.current > before;
+  }
+  DeviceHeap& heap() { return backend_.memory(0).pools().heap(); }
+
+  const CUDAStream stream_ = c10::cuda::getStreamFromPool(false, 0);
+  const CUDAStream other_ = c10::cuda::getStreamFromPool(false, 0);
+  std::vector<ExecutableHandle> executables_;
+};
+
+TEST_F(GraphsThatLendScratch, ServeEagerWorkBetweenReplaysFromIt) {
+  const ExecutableHandle step = graph();
+  replay(step);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_FALSE(takes_new_memory()) << "round " << round;
+    replay(step);
+  }
+}
+
+TEST_F(GraphsThatLendScratch, LeaveABlockAloneThatLivesAcrossAReplay) {
+  const ExecutableHandle step = graph();
+  replay(step);
+  const auto before = heap().statistics().reserved_bytes.current;
+  void* const block = written(other_, kEager);
+  EXPECT_EQ(heap().statistics().reserved_bytes.current, before);
+  replay(step);
+  EXPECT_GT(heap().statistics().reserved_bytes.current, before);
+  read(other_, block, kEager);
+  backend_.raw_delete(block);
+}
+
+TEST_F(GraphsThatLendScratch, KeepItOnceOneIsCapturedWhoseReplaysAreNotTold) {
+  const ExecutableHandle told = graph();
+  replay(told);
+  EXPECT_FALSE(takes_new_memory());
+  const ExecutableHandle untold = graph(/*told=*/false);
+  replay(told);
+  EXPECT_TRUE(takes_new_memory());
+  EXPECT_TRUE(device_.launch_graph(untold, of_device(stream_)).ok());
+}
+
+TEST_F(GraphsThatLendScratch, KeepItOnceOneBecomesPartOfAnother) {
+  const ExecutableHandle inner = graph();
+  replay(inner);
+  EXPECT_FALSE(takes_new_memory());
+  ASSERT_TRUE(device_.begin_capture(of_device(other_), CaptureMode::thread_local_).ok());
+  {
+    const auto launch = begin_launch(kPool, other_);
+    ASSERT_TRUE(launch.ok());
+    EXPECT_EQ(*launch, nullptr);
+  }
+  const Result<GraphHandle> outer = device_.end_capture(of_device(other_));
+  ASSERT_TRUE(outer.ok());
+  EXPECT_TRUE(device_.destroy_graph(*outer).ok());
+  EXPECT_TRUE(takes_new_memory());
+}
+
+TEST_F(GraphsThatLendScratch, KeepItWhileTheProgramHasAHandle) {
+  Pools& pools = backend_.memory(0).pools();
+  const ExecutableHandle step = graph();
+  replay(step);
+  EXPECT_TRUE(keep_scratch(pools, kPool, true).ok());
+  EXPECT_TRUE(keep_scratch(pools, kPool, false).ok());
+  EXPECT_FALSE(takes_new_memory());
+  EXPECT_TRUE(keep_scratch(pools, kPool, true).ok());
+  EXPECT_TRUE(takes_new_memory());
+}
+
+// torch.cuda.MemPool(use_on_oom=True).
+TEST_F(GraphsThatLendScratch, GetOtherMemoryWhileABlockLivesOrAreNotLaunched) {
+  backend_.setUseOnOOM(0, kPool, true);
+  const ExecutableHandle step = graph();
+  replay(step);
+  void* const block = written(other_, kEager);
+  heap().set_limit(Bytes{heap().statistics().reserved_bytes.current});
+  EXPECT_THROW((void)backend_.raw_alloc(kEager.count), c10::OutOfMemoryError);
+  const auto refused = begin_launch(kPool, stream_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
+  read(other_, block, kEager);
+  backend_.raw_delete(block);
+  replay(step);
+}
+
+// torch.cuda.MemPool(allocator).
+TEST_F(GraphsThatLendScratch, OfMemoryThatIsNotWeirsAreLaunchedWithoutAWord) {
+  constexpr PoolId kCustom{0, 8}, kUnknown{0, 99};
+  Pools& pools = backend_.memory(0).pools();
+  const auto source = std::make_shared<FakeSource>(device_);
+  pools.retain(kCustom, source_of(source));
+  for (const PoolId& pool : {kCustom, kUnknown}) {
+    const auto launch = begin_launch(pool, stream_);
+    ASSERT_TRUE(launch.ok());
+    EXPECT_EQ(*launch, nullptr);
+    EXPECT_TRUE(keep_scratch(pools, pool, true).ok());
+  }
+  check(pools.release(kCustom));
+}
+
+// As torch.cuda.memory_stats() and memory_snapshot() have it.
+TEST_F(GraphsThatLendScratch, AreCountedOnceInStatisticsAndSegments) {
+  const ExecutableHandle step = graph();
+  replay(step);
+  void* const block = written(other_, kEager);
+  const auto reserved = [&] { return backend_.getDeviceStats(0).reserved_bytes[0].current; };
+  const auto in_segments = [&] {
+    std::int64_t total = 0;
+    for (const auto& segment : backend_.snapshot({0, 0}, false).segments) {
+      total += static_cast<std::int64_t>(segment.total_size);
+    }
+    return total;
+  };
+  EXPECT_EQ(in_segments(), reserved());
+  replay(step);
+  EXPECT_EQ(in_segments(), reserved());
+  backend_.raw_delete(block);
+  EXPECT_EQ(in_segments(), reserved());
+}
 
 }  // namespace
 }  // namespace weir::pytorch

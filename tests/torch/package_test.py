@@ -544,6 +544,119 @@ class Package(installed.Installed):
             "        print('fails')\n")
         self.assertEqual(printed.splitlines(), ["begins 1.0", "ends 1.0", "closed", "fails", "closed", "fails"])
 
+    # A graph of the pool (3, 7), and a library that says what it is told; `status`: of the next begin.
+    LAUNCHES = (
+        "import os, sys, types\n"
+        "os.environ['WEIR_GRAPH_SCRATCH'] = 'lend'\n"
+        "from weir import _graphs, _in_use\n"
+        "device, stream, status = 0, 0, 0\n"
+        "class CUDAGraph:\n"
+        "    def capture_begin(self): print('captures')\n"
+        "    def pool(self): return 3, 7\n"
+        "    def replay(self):\n"
+        "        print('replays')\n"
+        "        if error := getattr(self, 'error', None): raise error\n"
+        "    def raw_cuda_graph(self): return 11\n"
+        "    def raw_cuda_graph_exec(self): return 12\n"
+        "def begin(*of):\n"
+        "    print('begin', *of[:-1])\n"
+        "    of[-1]._obj.value = None if status else 5\n"
+        "    return status\n"
+        "library = types.SimpleNamespace(\n"
+        "    weir_torch_tell_of_launches=lambda told: print('told', told),\n"
+        "    weir_torch_graph_launch_begin=begin,\n"
+        "    weir_torch_graph_launch_end=lambda launch, launched: launch and print('end', launch.value, launched),\n"
+        "    weir_torch_keep_scratch=lambda *of: print('keep', *of) or 0,\n"
+        "    weir_last_error=lambda: b'none left')\n"
+        "torch = sys.modules['torch'] = types.SimpleNamespace(\n"
+        "    cuda=types.SimpleNamespace(CUDAGraph=CUDAGraph, current_device=lambda: device),\n"
+        "    _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 10 * device + stream),\n"
+        "    OutOfMemoryError=type('OutOfMemoryError', (RuntimeError,), {}))\n"
+        "_graphs.tell_of_launches(torch, library)\n"
+        "_in_use.state['library'] = library\n"
+        "graph = CUDAGraph()\n")
+
+    def test_a_replay_is_told_from_its_begin_to_its_end_with_the_device_of_the_capture(self):
+        printed = self.run_code(self.LAUNCHES + (
+            "for device in (0, 1):\n"
+            "    graph.capture_begin()\n"
+            "    device, stream = 0, 4\n"
+            "    graph.replay()\n"))
+        self.assertEqual(printed.splitlines(), [
+            "told 1", "captures", "told 0", "begin 0 3 7 4", "replays", "end 5 1",
+            "told 1", "captures", "told 0", "begin 1 3 7 14", "replays", "end 5 1"])
+
+    def test_a_replay_that_fails_is_ended_and_one_that_is_interrupted_counts_as_launched(self):
+        printed = self.run_code(self.LAUNCHES + (
+            "for graph.error in (RuntimeError('refused'), KeyboardInterrupt()):\n"
+            "    try:\n"
+            "        graph.replay()\n"
+            "    except BaseException as error:\n"
+            "        print(type(error).__name__)\n"))
+        self.assertEqual(printed.splitlines(), [
+            "begin 0 3 7 0", "replays", "end 5 0", "RuntimeError",
+            "begin 0 3 7 0", "replays", "end 5 1", "KeyboardInterrupt"])
+
+    def test_a_replay_without_memory_is_out_of_memory_as_pytorch_has_it(self):
+        printed = self.run_code(self.LAUNCHES + (
+            "for status in (1, 2):\n"
+            "    for call in (graph.replay, lambda: _graphs.launching(graph).__enter__()):\n"
+            "        try:\n"
+            "            call()\n"
+            "        except Exception as error:\n"
+            "            print(type(error).__name__, error)\n"))
+        self.assertEqual(printed.splitlines(), [
+            "begin 0 3 7 0", "OutOfMemoryError none left",
+            "keep 0 3 7 0", "begin 0 3 7 0", "OutOfMemoryError none left",
+            "begin 0 3 7 0", "Problem none left", "begin 0 3 7 0", "Problem none left"])
+
+    def test_a_pool_keeps_its_scratch_once_the_program_has_a_handle_of_a_graph(self):
+        printed = self.run_code(self.LAUNCHES + "print(graph.raw_cuda_graph(), graph.raw_cuda_graph_exec())\n")
+        self.assertEqual(printed.splitlines(), ["keep 0 3 7 1", "keep 0 3 7 1", "11 12"])
+
+    def test_a_program_that_launches_a_handle_says_so(self):
+        printed = self.run_code(self.LAUNCHES + (
+            "import weir\n"
+            "for on in (None, types.SimpleNamespace(cuda_stream=6)):\n"
+            "    with weir.launching(graph, on):\n"
+            "        print('launches', graph.raw_cuda_graph_exec())\n"
+            "try:\n"
+            "    with weir.launching(graph):\n"
+            "        graph.replay()\n"
+            "        with weir.launching(graph):\n"
+            "            raise ValueError\n"
+            "except ValueError:\n"
+            "    graph.replay()\n"
+            "with weir.launching(graph):\n"
+            "    stream = 1\n"
+            "    for call in (graph.replay, lambda: weir.launching(graph).__enter__()):\n"
+            "        try:\n"
+            "            call()\n"
+            "        except weir.Problem as problem:\n"
+            "            print(problem)\n"))
+        other = ("weir.launching(): a graph of the pool is launched on another stream within the block: launch it "
+                 "after the block")
+        self.assertEqual(printed.splitlines(), [
+            "keep 0 3 7 0", "begin 0 3 7 0", "launches 12", "end 5 1",
+            "begin 0 3 7 6", "launches 12", "end 5 1",
+            "begin 0 3 7 0", "replays", "end 5 1",
+            "begin 0 3 7 0", "replays", "end 5 1",
+            "begin 0 3 7 0", other, other, "end 5 1"])
+
+    def test_captures_and_replays_are_pytorchs_own_unless_scratch_is_lent(self):
+        for settings, told in (({}, 0), ({"graph_scratch": "keep"}, 0), ({"graph_scratch": "lend"}, 1)):
+            printed = self.run_code(
+                "import torch, weir\n"
+                "replay = torch.cuda.CUDAGraph.replay = lambda self: None\n"
+                f"weir.enable('pluggable', **{settings})\n"
+                "weir._enable.active().weir_torch_tell_of_launches = lambda told: print('told', told)\n"
+                "torch.cuda.CUDAGraph().capture_begin(pool=(1, 2))\n"
+                "print(torch.cuda.CUDAGraph.replay is replay)\n",
+                PYTHONPATH=self.fake_torch(**self.PLUGGABLE), WEIR_DEVICE="sim")
+            self.assertEqual(printed.splitlines(),
+                             ["told 1", "PyTorch (1, 2)", "told 0", "False"] if told else
+                             ["PyTorch (1, 2)", "True"])
+
     def test_pytorch_is_told_of_expandable_segments_beside_what_is_set(self):
         printed = self.run_code(
             "from weir._enable import with_expandable_segments\n"

@@ -161,6 +161,8 @@ TEST(Config, EveryChoiceIsReadByItsName) {
   expect_choices(
       "WEIR_ADDRESSES", &Config::addresses,
       {{"any", Addresses::any}, {"fixed", Addresses::fixed}, {"prefer", Addresses::prefer}});
+  expect_choices("WEIR_GRAPH_SCRATCH", &Config::graph_scratch,
+                 {{"keep", GraphScratch::keep}, {"lend", GraphScratch::lend}});
   expect_choices("WEIR_LOG", &Config::log,
                  {{"off", LogLevel::off},
                   {"error", LogLevel::error},
@@ -225,7 +227,7 @@ TEST(Config, TheDocumentedDefaultsAreTheDefaults) {
     EXPECT_EQ(*config, Config{}) << row;
     ++rows;
   }
-  EXPECT_EQ(rows, 17);
+  EXPECT_EQ(rows, 18);
 }
 
 TEST(Config, TheDocumentHasExactlyTheseRows) {

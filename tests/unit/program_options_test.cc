@@ -60,15 +60,15 @@ std::vector<Program> programs() {
                  .others = {"--simulated", "--omit-fences"}});
 #endif
 #ifdef WEIR_SOAK
-  all.push_back(
-      {.path = WEIR_SOAK,
-       .needs = "--threads 1",
-       .numbers = {{"--seed", kAny, {"1.5"}},
-                   {"--seconds", "from 0 to 1000000", {"inf", "1000001"}},
-                   {"--threads", "from 1 to 16", {"0", "17", "1.5"}},
-                   {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
-                   {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
-       .others = {"--cuda", "--fixed-addresses", "--without", "--plant-leak", "--judge"}});
+  all.push_back({.path = WEIR_SOAK,
+                 .needs = "--threads 1",
+                 .numbers = {{"--seed", kAny, {"1.5"}},
+                             {"--seconds", "from 0 to 1000000", {"inf", "1000001"}},
+                             {"--threads", "from 1 to 16", {"0", "17", "1.5"}},
+                             {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
+                             {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
+                 .others = {"--cuda", "--fixed-addresses", "--lend-scratch", "--without",
+                            "--plant-leak", "--judge"}});
 #endif
 #ifdef WEIR_SLEEP
   all.push_back({.path = WEIR_SLEEP,

@@ -20,8 +20,9 @@ Result<CaptureScope> CaptureScope::begin(GraphPool& pool, Stream stream, Capture
     const std::uint64_t known = id->load();
     return known == 0 ? asking == stream : info.id == known;
   };
-  Result<std::uint64_t> binding =
-      pool.heap().impl_->entrance.bind(pool.pool_, takes, PoolBindings::Kind::scoped, stream);
+  DeviceHeap::Impl& heap = *pool.heap().impl_;
+  Result<std::uint64_t> binding = heap.taking_back(
+      [&] { return heap.entrance.bind(pool.pool_, takes, PoolBindings::Kind::scoped, stream); });
   if (!binding) return std::move(binding).error();
   PoolBinding open(&pool.heap(), *binding);
   if (Status begun = device.begin_capture(stream, mode); !begun) {
@@ -99,6 +100,7 @@ Result<Graph> CaptureScope::end() {
   graph.device_ = device_;
   graph.graph_ = *captured;
   Result<ExecutableHandle> executable = device_->instantiate(*captured);
+  graph.heap_ = binding_.heap_;
   binding_.close(/*keep=*/executable.ok());
   if (!executable) return std::move(executable).error();  // the graph's destructor has the rest
   graph.executable_ = *executable;
@@ -109,6 +111,7 @@ Result<Graph> CaptureScope::end() {
 
 Graph::Graph(Graph&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),
+      heap_(other.heap_),
       graph_(std::exchange(other.graph_, {})),
       executable_(std::exchange(other.executable_, {})),
       pool_(std::move(other.pool_)),
@@ -133,23 +136,22 @@ void Graph::destroy() {
   pool_.reset();
 }
 
+ExecutableHandle Graph::executable() const {
+  if (pool_ == nullptr || pool_->scratch().launches_told()) return executable_;
+  const auto keep = [&] { return pool_->scratch().keep(true); };
+  return heap_->impl_->taking_back(keep) ? executable_ : ExecutableHandle{};
+}
+
 Status Graph::launch(Stream stream) {
   if (device_ == nullptr) {
     return Error(ErrorCode::invalid_argument, "Graph::launch: there is no graph");
   }
-  if (pool_->pages().is_asleep()) {
-    return Error(ErrorCode::asleep, "Graph::launch: the tag '" + pool_->tag() +
-                                        "' of the graph's pool sleeps: wake it first");
+  if (Status begun = heap_->impl_->begin_launch(*pool_, stream); !begun) {
+    return Error(begun.error().code(), "Graph::launch: " + begun.error().message());
   }
-  // To wait for eager work would break that.
-  const Result<CaptureInfo::Status> status = device_->capture_status(stream);
-  if (!status) return status.error();
-  if (*status != CaptureInfo::Status::none) {
-    return Error(ErrorCode::capture, "Graph::launch: stream " + std::to_string(stream.id) +
-                                         " is being captured, and the pool could not keep what the "
-                                         "graph uses: launch it once the capture has ended");
-  }
-  return pool_->launch(executable_, stream);
+  Status launched = device_->launch_graph(executable_, stream);
+  pool_->scratch().end_launch(stream, launched.ok());
+  return launched;
 }
 
 }  // namespace weir

@@ -38,10 +38,10 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
         const Result<bool> over = pools.own().timelines().complete(ends, Timelines::Asks::looks);
         return over && *over;
       }),
-      pools(
-          options,
-          {device, observer, registry, budget, addresses, captures, remote_work, sparing, waiting},
-          bindings) {}
+      pools(options,
+            {device, observer, registry, budget, addresses, captures, remote_work, sparing, lending,
+             waiting},
+            bindings) {}
 
 // Where uses are told, such events are of little use, and nobody misses them.
 void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
@@ -51,6 +51,28 @@ void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint
                  .stream = stream,
                  .other = static_cast<std::uint64_t>(why)});
   for (const HeapCaptures::ContextEventsLostCallback& callback : when_lost.all()) callback(why);
+}
+
+Status DeviceHeap::Impl::begin_launch(CapturePool& pool, Stream stream) {
+  if (pool.pages().is_asleep()) {
+    return Error(ErrorCode::asleep,
+                 "the tag '" + pool.tag() + "' of the graph's pool sleeps: wake it first");
+  }
+  // To wait for eager work would break that.
+  const Result<CaptureInfo::Status> status = pools.shared().device.capture_status(stream);
+  if (!status) return status.error();
+  if (*status != CaptureInfo::Status::none) {
+    return Error(ErrorCode::capture, "stream " + std::to_string(stream.id) +
+                                         " is being captured, and the pool could not keep what the "
+                                         "graph uses: launch it once the capture has ended");
+  }
+  Status begun = taking_back([&] { return pool.scratch().begin_launch(stream); });
+  if (begun || begun.error().code() != ErrorCode::out_of_memory) return begun;
+  return Error(ErrorCode::out_of_memory,
+               "scratch of the graph was lent to blocks that are live still, and there is no other "
+               "memory for it (" +
+                   begun.error().message() +
+                   "): free blocks, raise the limit, or keep scratch (WEIR_GRAPH_SCRATCH=keep)");
 }
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,

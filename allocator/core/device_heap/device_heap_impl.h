@@ -36,6 +36,16 @@ class DeviceHeap::Impl {
   Result<void*> allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
   Result<void*> take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
   Status deallocate(void* block);
+  Status begin_launch(CapturePool& pool, Stream stream);
+  // A call that takes back what a graph pool has lent: where there is no memory for that, idle
+  // memory goes, and the call is made again.
+  template <class Call>
+  auto taking_back(Call&& call) {
+    auto done = call();
+    const bool is_short = !done && done.error().code() == ErrorCode::out_of_memory;
+    if (is_short && exchange.trim(0_B, Trim::waits)) return call();
+    return done;
+  }
 
   // Which heap served the stream the last time, perhaps: streams meet in a place now and then. The
   // heap itself knows whom it serves.
@@ -68,7 +78,7 @@ class DeviceHeap::Impl {
   Callbacks<HeapCaptures::ContextEventsLostCallback> when_lost;
   OpenCaptures captures;
   RemoteWork remote_work;
-  SparingPools sparing;
+  SparingPools sparing, lending;
   PoolBindings bindings{registry, captures};
   WaitingFrees waiting{registry};
   Pools pools;

@@ -9,7 +9,8 @@ namespace weir {
 
 GraphPool::GraphPool(DeviceHeap& heap, GraphPoolOptions options)
     : heap_(&heap),
-      pool_(heap.impl_->pools.open(options.limit, options.memory, std::move(options.tag))) {}
+      pool_(heap.impl_->pools.open(options.limit, options.memory, std::move(options.tag),
+                                   options.scratch)) {}
 
 GraphPool::~GraphPool() { heap_->impl_->pools.close(pool_); }
 
@@ -49,9 +50,25 @@ Result<PoolBinding> GraphPool::bind(StreamFilter filter, Takes what, std::option
   };
   const auto kind =
       what == Takes::captured ? PoolBindings::Kind::captured : PoolBindings::Kind::eager;
-  Result<std::uint64_t> id = heap_->impl_->entrance.bind(pool_, takes, kind, origin);
+  Result<std::uint64_t> id = heap_->impl_->taking_back(
+      [&] { return heap_->impl_->entrance.bind(pool_, takes, kind, origin); });
   if (!id) return std::move(id).error();
   return PoolBinding(heap_, *id);
+}
+
+Result<GraphLaunch> GraphPool::begin_launch(Stream stream) {
+  if (Status begun = heap_->impl_->begin_launch(*pool_, stream); !begun) {
+    return std::move(begun).error();
+  }
+  return GraphLaunch(pool_, stream);
+}
+
+Status GraphPool::keep_scratch(bool keep) {
+  return heap_->impl_->taking_back([&] { return pool_->scratch().keep(keep); });
+}
+
+GraphLaunch::~GraphLaunch() {
+  if (pool_ != nullptr) pool_->scratch().end_launch(stream_, launched_);
 }
 
 void GraphPool::release_graph() { pool_->release_graph(); }
@@ -59,13 +76,8 @@ GraphPoolStatistics GraphPool::statistics() const { return pool_->statistics(); 
 std::vector<PlacedBlock> GraphPool::blocks() const { return pool_->blocks(); }
 Status GraphPool::restore(std::span<const PlacedBlock> blocks) {
   heap_->impl_->pools.free_due();
-  Status restored = pool_->restore(blocks);
-  // Memory for blocks whose own is gone: what idles elsewhere goes first.
-  if (!restored && restored.error().code() == ErrorCode::out_of_memory &&
-      heap_->impl_->exchange.trim(0_B, Trim::waits)) {
-    restored = pool_->restore(blocks);
-  }
-  return restored;
+  // (Also memory for blocks whose own is gone.)
+  return heap_->impl_->taking_back([&] { return pool_->restore(blocks); });
 }
 bool GraphPool::give_back_pages() {
   heap_->impl_->pools.free_due();

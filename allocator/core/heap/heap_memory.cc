@@ -126,9 +126,13 @@ SmallTile* HeapMemory::find_settled(Bytes bytes, Status& status) {
   return stretch;
 }
 
-Tile* HeapMemory::claim_run(Range run, bool for_slab, Status& status) {
+Tile* HeapMemory::claim_run(Range run, bool for_slab, bool waits, Status& status) {
   const Owner owner = this->owner();
-  Request request{.owner = owner, .size = run.size, .keys = {}, .create = PageHeap::Create::may};
+  Request request{.owner = owner,
+                  .size = run.size,
+                  .keys = {},
+                  .create = PageHeap::Create::may,
+                  .waits = waits};
   Tile* const claimed = served_.pages->allocate_at(request, run.begin);
   if (claimed == nullptr) {
     status = std::move(request.status);
@@ -137,14 +141,14 @@ Tile* HeapMemory::claim_run(Range run, bool for_slab, Status& status) {
   return add_run(claimed, history_.note(for_slab ? Slab::kSize : run.size), for_slab);
 }
 
-BlockRef HeapMemory::allocate_at(const PlacedBlock& wanted, Status& status) {
+BlockRef HeapMemory::allocate_at(const PlacedBlock& wanted, bool waits, Status& status) {
   const Range range{wanted.address, wanted.bytes};
   if (wanted.bytes > Slabs::kLargest) {
-    return BlockRef(claim_run(range, /*for_slab=*/false, status));
+    return BlockRef(claim_run(range, /*for_slab=*/false, waits, status));
   }
   Tile* slab = blocks_.run_near(wanted.address);
   if (slab == nullptr || slab->slab == nullptr || !slab->range().contains(range)) {
-    slab = claim_run({wanted.run, wanted.run_bytes}, /*for_slab=*/true, status);
+    slab = claim_run({wanted.run, wanted.run_bytes}, /*for_slab=*/true, waits, status);
     if (slab == nullptr) return {};
     blocks_.make_slab(*slab);
   }

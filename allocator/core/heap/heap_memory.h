@@ -35,9 +35,9 @@ class HeapMemory {
   // counts it yet. None: `status` says why. `captured`: the stream is in a capture that nobody
   // announced; `create`: whether new memory of the device may be had for it.
   BlockRef allocate(Bytes requested, bool captured, PageHeap::Create create, Status& status);
-  // The block at its place, while no heap of the pool caches blocks; none, though `status` is ok:
-  // the place is not free.
-  BlockRef allocate_at(const PlacedBlock& block, Status& status);
+  // The block at its place, while no heap of the pool caches blocks there; none, though `status` is
+  // ok: the place is not free. `waits`: as Request has it.
+  BlockRef allocate_at(const PlacedBlock& block, bool waits, Status& status);
   // The block, which is live no more, is cached, or goes back.
   void free(BlockRef block, bool may_cache);
   // Gives back the blocks that are cached; returns whether there were any.
@@ -73,7 +73,7 @@ class HeapMemory {
   SmallTile* add_slab(Status& status);  // all of a new slab
   Tile* allocate_run(Bytes bytes, bool for_slab, Status& status);
   Tile* find_run(Bytes bytes, RequestHistory::Name name, Status& status);
-  Tile* claim_run(Range run, bool for_slab, Status& status);
+  Tile* claim_run(Range run, bool for_slab, bool waits, Status& status);
   Tile* add_run(Tile* run, RequestHistory::Name name, bool for_slab);
   PageHeap::Served served_since_asked();
   Owner owner() { return {&heap_, served_.id, served_.timeline, served_.fold}; }

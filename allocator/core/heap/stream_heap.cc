@@ -63,11 +63,11 @@ Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::C
   return block ? give_out(block, requested) : Address{};
 }
 
-Status StreamHeap::allocate_at(const PlacedBlock& wanted) {
+Status StreamHeap::allocate_at(const PlacedBlock& wanted, Users users) {
   const MutexLock lock(mutex_);
   if (served_.pages->is_asleep()) return PageHeap::asleep_error();
   Status status;
-  const BlockRef block = held_.allocate_at(wanted, status);
+  const BlockRef block = held_.allocate_at(wanted, users == Users::waited_for, status);
   if (!status) return status;
   if (!block) return Error(ErrorCode::invalid_argument, "the memory there is in use");
   (void)give_out(block, wanted.requested);
@@ -94,11 +94,15 @@ Result<bool> StreamHeap::deallocate(Address address, Gone gone) WEIR_NO_THREAD_A
   return true;
 }
 
-void StreamHeap::free(BlockRef block) {
+void StreamHeap::give_back(Address address) WEIR_NO_THREAD_ANALYSIS {
+  if (const LiveBlock block = live(address)) free(block.ref(), /*may_cache=*/false);
+}
+
+void StreamHeap::free(BlockRef block, bool may_cache) {
   served_.fold.lag();
   if (recording_) record(EventKind::deallocate, block);
-  held_.free(block,
-             serves_ != kNoStream && !served_.pages->over_limit() && !served_.pages->is_asleep());
+  held_.free(block, may_cache && serves_ != kNoStream && !served_.pages->over_limit() &&
+                        !served_.pages->is_asleep());
 }
 
 bool StreamHeap::free_and_unlock(BlockRef block) {

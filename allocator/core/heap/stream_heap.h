@@ -70,13 +70,18 @@ class StreamHeap {
   // `create`: whether new memory of the device may be had for it.
   Address allocate(Bytes requested, std::uint64_t stream, Status& status,
                    PageHeap::Create create = PageHeap::Create::may);
-  // The block at its place, for work on the stream that the heap serves.
+  // Is the stream made to wait for those who used the place, or does the program see to that?
+  enum class Users { waited_for, ordered };
+  // The block at its place, for work on the stream that the heap serves. Under Trust::told its
+  // users are waited for in any case.
   // Errors: invalid_argument (the place is not free); device.
-  Status allocate_at(const PlacedBlock& block);
+  Status allocate_at(const PlacedBlock& block, Users users = Users::ordered);
   using Gone = LiveBlock::Gone;
   // False: no live block begins there.
   // Errors: capture, device (a fence of its users could not be taken: the block is still live).
   Result<bool> deallocate(Address block, Gone gone = Gone::error);
+  // deallocate() of a block that no other stream uses, which is not cached.
+  void give_back(Address block);
 
   // The live block that begins, or lies around, there; and the heap's lock. If there is none, or if
   // the heap is not of the pool whose timelines these are, no block: a heap that was found by an
@@ -134,7 +139,7 @@ class StreamHeap {
   Address allocate_locked(Bytes requested, Status& status, PageHeap::Create create)
       WEIR_REQUIRES(mutex_);
   Address give_out(BlockRef block, Bytes requested) WEIR_REQUIRES(mutex_);
-  void free(BlockRef block) WEIR_REQUIRES(mutex_);
+  void free(BlockRef block, bool may_cache = true) WEIR_REQUIRES(mutex_);
   bool free_and_unlock(BlockRef block) WEIR_NO_THREAD_ANALYSIS;
   Nanoseconds record(EventKind kind, BlockRef block) WEIR_REQUIRES(mutex_);
 

@@ -32,17 +32,32 @@ Tile* Commit::carry_out(Request& request, const Plan& plan) {
 Result<Range> Commit::map_home(const Owner& owner, Address at, const std::vector<HeldPage>& pages) {
   Range all{at, {}};
   for (auto next = pages.begin(); next != pages.end(); ++next) {
-    const auto& [handle, size] = next->page;
+    const auto& [handle, size, lent] = next->page;
     const Range home{heap_.rules.plain ? Address{handle.value} : all.end(), size};
     if (Status status = mappings_.map(owner, *next, home.begin); !status) {
       for (; next != pages.end(); ++next) supply_.hold(*next);
       return std::move(status).error();
     }
     mappings_.fill(home);
-    heap_.tables.pages.add(next->id, handle, home, owner.id).shift = mappings_.shift_at(home.begin);
+    Page& page = heap_.tables.pages.add(next->id, handle, home, owner.id);
+    page.shift = mappings_.shift_at(home.begin);
+    if (lent) note_borrowed(page, lent->user);
     all.size += size;
   }
   return all;
+}
+
+// Who gets its bytes waits for the lender's launches.
+void Commit::note_borrowed(Page& page, std::optional<TimelineId> user) {
+  page.borrowed = true;
+  if (!user) return;
+  PageTables& tables = heap_.tables;
+  tables.single_timeline = tables.single_timeline && user == tables.first;
+  Tile* const head = tables.tiles.run_around(page.range());
+  (void)tables.tiles.release(tables.tiles.take(head, page.range(), Tile::Kind::used),
+                             {.by = *user,
+                              .released = heap_.timelines.release_point(*user).sequence,
+                              .freed_at = tables.requests});
 }
 
 Result<Range> Commit::extend(Request& request, Range home) {
@@ -240,6 +255,10 @@ Tile* Commit::take(const Owner& owner, Tile* head, Range home, Tile::Kind kind) 
     tables.keeps_any = true;
     tables.pages.walk(home, [](Page& page, Bytes, Bytes) {
       if (page.kept == Page::Kept::no) page.kept = Page::Kept::for_now;
+    });
+  } else if (tables.keeps_any) {
+    tables.pages.walk(home, [](Page& page, Bytes, Bytes) {
+      page.has_contents = page.has_contents || page.kept == Page::Kept::yes;
     });
   }
   return tables.tiles.take(head, home, kind);

@@ -23,10 +23,19 @@
 
 namespace weir {
 
-// A page on its way from one heap to another, or to the driver: not mapped, and used by nobody.
+// A page that is lent (page_loans.h): what it is in the page heap that borrows it, and the stream
+// whose launches used it last, of that page heap's timelines; none: it was never used.
+struct Lent {
+  PageId page;
+  std::optional<TimelineId> user;
+};
+
+// A page on its way from one heap to another, or to the driver: not mapped, and used by nobody. If
+// it is lent, it is mapped for its lender.
 struct UnmappedPage {
   PhysicalHandle handle;
   Bytes size;
+  std::optional<Lent> lent;
 };
 
 // A page that a heap has and that is not mapped. It is mapped before new ones are created.
@@ -47,9 +56,13 @@ struct Page {
   std::uint64_t shift = 0;      // its region's (Layout)
   std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   Kept kept = Kept::no;
-  std::uint32_t unmapped = 0;      // while it sleeps: how many of its mappings are gone
-  PhysicalHandle handle;           // 0: it sleeps, without memory
-  std::vector<StitchedRow*> rows;  // the rows that it is part of
+  bool has_contents = false;        // kept: a graph may read bytes of it that it did not write
+  bool lent = false;                // it sleeps, since its memory is another page heap's
+  bool borrowed = false;            // its memory is lent by another page heap (page_loans.h)
+  std::uint32_t unmapped = 0;       // while it sleeps: how many of its mappings are gone
+  std::uint32_t lent_mappings = 0;  // of these, the first ones that are there, for it is lent
+  PhysicalHandle handle;            // 0: it sleeps, without memory
+  std::vector<StitchedRow*> rows;   // the rows that it is part of
 
   Range range() const { return {home, size}; }
   Address end() const { return home + size; }

@@ -45,9 +45,8 @@ constexpr int kRowsAtATime = 16, kUnmapsAtATime = 2;
 Mappings::~Mappings() {
   // What the driver refuses here is lost: nobody is left to tell.
   for (const auto& [id, page] : heap_.tables.pages.all()) {
-    const std::vector<PageMapping> mappings = mappings_of(page);
-    for (std::size_t i = 0; i + page.unmapped < mappings.size() && !heap_.rules.plain; ++i) {
-      (void)heap_.device.unmap(mappings[i].at.begin, page.size);
+    for (const PageMapping& mapping : mapped_of(page)) {
+      if (!heap_.rules.plain) (void)heap_.device.unmap(mapping.at.begin, page.size);
     }
     if (!page.sleeps()) heap_.tables.held.push_back({page.id, {page.handle, page.size}});
   }
@@ -154,7 +153,8 @@ Status Mappings::map(PhysicalHandle handle, Range at) {
 }
 
 Status Mappings::map(const Owner& owner, const HeldPage& page, Address at) {
-  const auto& [handle, size] = page.page;
+  const PhysicalHandle handle = page.page.handle;
+  const Bytes size = page.page.size;
   if (Status mapped = heap_.rules.plain ? Status() : map(handle, {at, size}); !mapped)
     return mapped;
   heap_.observer.emit(owner.fold, Event{.kind = EventKind::map,
@@ -194,9 +194,7 @@ void Mappings::unmap_strays() {
 Status Mappings::renew_access() {
   if (heap_.rules.plain) return {};  // the driver's own business
   for (const auto& [id, page] : heap_.tables.pages.all()) {
-    const std::vector<PageMapping> mappings = mappings_of(page);
-    for (std::size_t i = 0; i + page.unmapped < mappings.size(); ++i) {
-      const Range at = mappings[i].at;
+    for (const auto& [at, heap] : mapped_of(page)) {
       if (Status status = heap_.device.set_access(at.begin, at.size); !status) return status;
     }
   }
@@ -210,11 +208,17 @@ void Mappings::retire(StitchedRow& row) {
 
 Status Mappings::unmap_last(StitchedRow& row) {
   Page& page = *row.pages.back();
+  const Range at{row.begin + row.mapped() - page.size, page.size};
   if (page.sleeps()) {
+    const auto of_row = std::find(page.rows.begin(), page.rows.end(), &row) - page.rows.begin() + 1;
+    if (of_row < page.lent_mappings) {
+      if (Status status = heap_.device.unmap(at.begin, at.size); !status) return status;
+      --page.lent_mappings;
+      --heap_.tables.lent_mappings;
+    }
     --page.unmapped;
     --heap_.tables.absent_mappings;
   } else {
-    const Range at{row.begin + row.mapped() - page.size, page.size};
     if (Status status = unmap(page.id, {at, row.heap}); !status) return status;
   }
   heap_.tables.rows.drop_last(row);

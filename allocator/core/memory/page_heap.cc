@@ -35,6 +35,7 @@ PageHeap::PageHeap(MemoryCalls& device, Timelines& timelines, RemoteWork& remote
       supply_(heap_, mappings_),
       mappings_(heap_),
       commit_(heap_, supply_, mappings_),
+      loans_(heap_, supply_),
       sleep_(heap_, supply_, mappings_),
       listing_(heap_, mappings_) {
   heap_.placer.set_limit(options.limit);
@@ -146,9 +147,7 @@ Tile* PageHeap::allocate_at(Request& request, Address at) {
   count({1, run.size, 1});
   heap_.tables.peak_used = std::max(heap_.tables.peak_used, heap_.tables.tiles.used() + run.size);
   heap_.reuse.begin(request);
-  // What lies there is not written by whoever has it again, and where uses need not be told it is
-  // the program that orders them.
-  request.waits = !rules().trusts_context;
+  request.waits = request.waits || !rules().trusts_context;
   return commit_.carry_out(request, plan);
 }
 

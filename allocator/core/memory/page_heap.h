@@ -24,6 +24,7 @@
 #include "core/memory/mappings.h"
 #include "core/memory/page_heap_state.h"
 #include "core/memory/page_listing.h"
+#include "core/memory/page_loans.h"
 #include "core/memory/page_sleep.h"
 #include "core/memory/page_supply.h"
 #include "core/memory/request.h"
@@ -84,6 +85,10 @@ class PageHeap {
   Locked<PageSupply> idle(Try... how) WEIR_NO_THREAD_ANALYSIS {
     return {std::unique_lock(mutex_, how...), supply_};
   }
+  template <class... Try>
+  Locked<PageLoans> loans(Try... how) WEIR_NO_THREAD_ANALYSIS {
+    return {std::unique_lock(mutex_, how...), loans_};
+  }
   Locked<PageSleep> sleep() WEIR_NO_THREAD_ANALYSIS { return {std::unique_lock(mutex_), sleep_}; }
   Locked<const PageListing> listing() const WEIR_NO_THREAD_ANALYSIS {
     return {std::unique_lock(mutex_), listing_};
@@ -141,6 +146,7 @@ class PageHeap {
   PageSupply supply_ WEIR_GUARDED_BY(mutex_);
   Mappings mappings_ WEIR_GUARDED_BY(mutex_);
   Commit commit_ WEIR_GUARDED_BY(mutex_);
+  PageLoans loans_ WEIR_GUARDED_BY(mutex_);
   PageSleep sleep_ WEIR_GUARDED_BY(mutex_);
   PageListing listing_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t retire_next_ WEIR_GUARDED_BY(mutex_) = 0;  // when to look at rows, in requests

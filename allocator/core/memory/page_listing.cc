@@ -84,7 +84,7 @@ void validate_regions(const PageTables& tables, const std::vector<Mappings::Regi
 void validate_pages(const PageTables& tables, Broken& broken) {
   bool any_kept = false;
   Bytes leased, absent;
-  std::size_t unmapped = 0;
+  std::size_t unmapped = 0, lent = 0;
   for (const auto& [id, page] : tables.pages.all()) {
     const std::string name = "page " + std::to_string(id);
     const std::size_t mappings = mappings_of(page).size();
@@ -92,13 +92,17 @@ void validate_pages(const PageTables& tables, Broken& broken) {
     leased += page.idle() ? 0_B : page.size;
     absent += page.sleeps() ? page.size : 0_B;
     unmapped += page.unmapped;
+    lent += page.lent_mappings;
     any_kept = any_kept || kept;
+    broken.note_if(page.lent && (page.has_memory() || page.lent_mappings > mappings), name,
+                   "lent, with memory of its own");
+    broken.note_if(page.has_contents && !kept, name, "with contents that no graph reads");
     const bool free = tables.tiles.run_around(page.range()) != nullptr;
     broken.note_if(page.idle() && !free, name, "in use, yet not leased");
     broken.note_if(!page.idle() && free, name, "idle, yet leased");
     broken.note_if(page.unmapped > mappings, name, "lacks mappings it never had");
     broken.note_if(page.sleeps() && page.unmapped != mappings, name, "mapped without memory");
-    broken.note_if(!page.has_memory() && !tables.asleep, name,
+    broken.note_if(!page.has_memory() && !tables.asleep && !page.lent, name,
                    "without memory, in a page heap that is awake");
     broken.note_if(kept && !tables.keeps_any, name, "kept, yet it is said that none is");
     broken.note_if(page.kept == Page::Kept::for_now && !tables.keeps_used, name,
@@ -109,7 +113,8 @@ void validate_pages(const PageTables& tables, Broken& broken) {
                      "idle, in a row that is used");
     }
   }
-  broken.note_if(absent != tables.absent_bytes || unmapped != tables.absent_mappings,
+  broken.note_if(absent != tables.absent_bytes || unmapped != tables.absent_mappings ||
+                     lent != tables.lent_mappings,
                  "page heap: what sleeps is summed wrong");
   broken.note_if(tables.keeps_any && !any_kept, "pages: none is kept, yet it is said that one is");
   broken.note_if(leased != tables.leased, "pages: those in use are summed wrong");
@@ -174,7 +179,7 @@ PageListing::Totals PageListing::totals() const {
           .used = used,
           .limit = heap_.placer.limit(),
           .peak_total = std::max(heap_.tables.peak_total, heap_.tables.total()),
-          .mappings = heap_.tables.mappings(),
+          .mappings = heap_.tables.mappings() - heap_.tables.lent_mappings,
           .short_of_mappings = heap_.tables.short_of_mappings};
 }
 

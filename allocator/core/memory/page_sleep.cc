@@ -102,6 +102,7 @@ Result<bool> PageSleep::renew_memory(PageId id) {
     --page.unmapped;
     --heap_.tables.absent_mappings;
   }
+  page.lent = false;
   return true;
 }
 

@@ -44,7 +44,7 @@ void PageSupply::note(EventKind kind, PageId page, Bytes size) {
 }
 
 HeldPage PageSupply::add(UnmappedPage page) {
-  const PageId id = heap_.budget.next_page();
+  const PageId id = page.lent ? page.lent->page : heap_.budget.next_page();
   note(EventKind::create, id, page.size);
   return {id, page};
 }
@@ -152,7 +152,7 @@ std::vector<Page*> PageSupply::may_go() const {
   std::vector<Page*> idle;
   if (heap_.tables.absent_mappings > 0) return idle;  // a row that goes with a page may lack some
   for (auto& [id, page] : heap_.tables.pages.all()) {
-    if (page.kept == Page::Kept::no && page.idle()) idle.push_back(&page);
+    if (page.kept == Page::Kept::no && page.idle() && !page.borrowed) idle.push_back(&page);
   }
   std::stable_sort(idle.begin(), idle.end(),
                    [](const Page* a, const Page* b) { return a->size > b->size; });
@@ -161,7 +161,9 @@ std::vector<Page*> PageSupply::may_go() const {
 
 FenceSet PageSupply::users() const {
   FenceSet users;
-  for (const Page* const page : may_go()) users.join(heap_.tables.users_of(*page));
+  for (const auto& [id, page] : heap_.tables.pages.all()) {
+    if (page.idle() && page.kept == Page::Kept::no) users.join(heap_.tables.users_of(page));
+  }
   return users;
 }
 
@@ -193,8 +195,9 @@ template <class Go>
 PageSupply::Taken PageSupply::take(Bytes wanted, Bytes most, Go&& go) {
   Taken taken;
   for (std::size_t i = heap_.tables.held.size(); i-- > 0 && taken.bytes < wanted;) {
-    const Bytes size = heap_.tables.held[i].page.size;
-    if (size > most - taken.bytes) continue;
+    const UnmappedPage& held = heap_.tables.held[i].page;
+    const Bytes size = held.size;
+    if (size > most - taken.bytes || held.lent) continue;
     if (go(part_with(take_held(i)))) taken.bytes += size;
   }
   if (taken.bytes >= wanted) return taken;
@@ -303,7 +306,9 @@ void PageSupply::keep_what_is_used() {
   heap_.tables.keeps_used = true;
   // What is in use now may be what the graph reads.
   for (auto& [id, page] : heap_.tables.pages.all()) {
-    if (page.kept != Page::Kept::no || page.idle()) continue;
+    if (page.idle()) continue;
+    page.has_contents = true;
+    if (page.kept != Page::Kept::no) continue;
     page.kept = Page::Kept::for_now;
     heap_.tables.keeps_any = true;
   }
@@ -313,7 +318,9 @@ void PageSupply::settle_kept(bool keep) {
   heap_.tables.keeps_used = heap_.tables.keeps_any = false;
   for (auto& [id, page] : heap_.tables.pages.all()) {
     if (page.kept == Page::Kept::for_now) page.kept = keep ? Page::Kept::yes : Page::Kept::no;
-    heap_.tables.keeps_any = heap_.tables.keeps_any || page.kept != Page::Kept::no;
+    const bool kept = page.kept != Page::Kept::no;
+    page.has_contents = kept && (page.has_contents || !page.idle());
+    heap_.tables.keeps_any = heap_.tables.keeps_any || kept;
   }
 }
 
@@ -323,6 +330,7 @@ void PageSupply::let_go(const FenceSet& launches) {
   for (auto& [id, page] : heap_.tables.pages.all()) {
     const bool was_kept = page.kept == Page::Kept::yes;
     page.kept = Page::Kept::no;
+    page.has_contents = false;
     if (!was_kept || launches.empty()) continue;
     heap_.tables.tiles.add_fences(page.range(), launches);
     for (StitchedRow* const row : page.rows) row->users.join(launches);

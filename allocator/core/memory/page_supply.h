@@ -89,6 +89,7 @@ class PageSupply {
   void let_go(const FenceSet& launches);
 
  private:
+  friend class PageLoans;
   HeldPage add(UnmappedPage page);
   // A page comes from elsewhere, and is held.
   void receive(UnmappedPage page) { hold(add(page)); }

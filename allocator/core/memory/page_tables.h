@@ -39,7 +39,8 @@ struct PageTables {
   std::vector<HeldPage> held;       // pages that are not mapped
   Bytes held_bytes;                 // their sizes
   Bytes leased;                     // sizes of pages that are not idle, sleeping ones included
-  std::size_t absent_mappings = 0;  // mappings that sleeping pages lack
+  std::size_t absent_mappings = 0;  // mappings that sleeping pages lack, or have for lent ones
+  std::size_t lent_mappings = 0;    // of these, the latter
   Bytes absent_bytes;               // sizes of sleeping pages
   std::uint64_t requests = 0;       // requests for runs so far: the clock of placement
   Bytes peak_used;   // the most bytes in use, as far as that memory was not given back since
@@ -54,7 +55,9 @@ struct PageTables {
   std::atomic<bool> asleep{false};  // no request is served (page_sleep.h); read without the lock
 
   Bytes total() const { return pages.total() + held_bytes - absent_bytes; }
-  std::size_t mappings() const { return pages.all().size() + rows.mappings() - absent_mappings; }
+  std::size_t mappings() const {
+    return pages.all().size() + rows.mappings() - absent_mappings + lent_mappings;
+  }
   bool is_empty() const { return pages.all().empty() && held.empty(); }
   // Calls visit(Range) for the bytes of the page that are in use, tile by tile. (A tile may go on
   // in the page before, or the next.)

@@ -23,6 +23,12 @@ std::vector<PageMapping> mappings_of(const Page& page) {
   return mappings;
 }
 
+std::vector<PageMapping> mapped_of(const Page& page) {
+  std::vector<PageMapping> mappings = mappings_of(page);
+  mappings.resize(page.sleeps() ? page.lent_mappings : mappings.size() - page.unmapped);
+  return mappings;
+}
+
 StitchedRow& StitchedRows::add(Bytes bytes, HeapId heap) {
   const Bytes taken = bytes + gap_;
   const auto smallest = vacant_.lower_bound({taken, Address{}});

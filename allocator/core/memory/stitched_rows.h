@@ -104,6 +104,8 @@ struct PageMapping {
 // That of the home row first, then those of its rows. While the page sleeps, the last ones are gone
 // (Page::unmapped).
 std::vector<PageMapping> mappings_of(const Page& page);
+// Those that the driver has.
+std::vector<PageMapping> mapped_of(const Page& page);
 
 class StitchedRows {
  public:

@@ -16,18 +16,23 @@ Error capture_goes_on(std::uint64_t id) {
 }  // namespace
 
 CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared, Pool& eager,
-                         const HeapOptions& options)
+                         const HeapOptions& options, std::optional<GraphScratch> scratch)
     : OnPoolEvents{PoolEvents(shared.device, &eager.timelines())},
       Pool(
           id, std::move(tag), events_, shared, options,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
             if (!shares_pages()) return {};
             HeapMemory::give_back_all(eager_->caching_heaps());
-            return eager_->pages().idle()->give_to_pool(wanted, most);
+            std::vector<PageHeap::UnmappedPage> pages =
+                eager_->pages().idle()->give_to_pool(wanted, most);
+            FenceSet pending;
+            scratch_.add_of_others(pages, wanted, most, pending);
+            return pages;
           },
           &eager),
       graphs_(shared_.device, *this, eager,
-              options.addresses == Addresses::any ? Polls::yes : Polls::no) {
+              options.addresses == Addresses::any ? Polls::yes : Polls::no),
+      scratch_(*this, eager, options, scratch) {
   shared_.observer.emit({.kind = EventKind::pool_open, .pool = id});
 }
 
@@ -35,6 +40,7 @@ Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture,
                               PageHeap::Create create) {
   const MutexLock lock(mutex_);
   note_touched();
+  if (status = scratch_.take_back(); !status) return {};
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
   // (One that is paused may be asking again, though no binding leads here.)
   const bool is_own = capture_ && capture == capture_->served;
@@ -158,6 +164,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
       if (Status waited = eager_->pages().wait_for_idle_pages(); !waited) return waited;
     }
     const MutexLock lock(mutex_);
+    if (Status back = scratch_.take_back(); !back) return back;
     if (capture_ && !capture_->may_be_replaced(is_told())) return capture_goes_on(id());
     if (pages().is_asleep()) {
       return Error(ErrorCode::asleep, "graph pool " + std::to_string(id()) + ": its tag '" + tag() +
@@ -171,7 +178,8 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
       continue;  // another thread used the pool meanwhile
     }
     if (++last_epoch_ == kEager) ++last_epoch_;
-    capture_ = Capture{.number = number, .epoch = last_epoch_, .watches = watches && is_told()};
+    capture_ = Capture{
+        .number = number, .epoch = last_epoch_, .watches = watches && is_told(), .untold = watches};
     shared_.observer.emit({.kind = EventKind::capture_begin, .pool = id()});
     events_.begin();
     pages().idle()->keep_what_is_used();
@@ -212,7 +220,9 @@ void CapturePool::end_capture_locked() {
   const Capture ended = *std::exchange(capture_, std::nullopt);
   eager_uses_.clear();
   shared_.observer.emit({.kind = EventKind::capture_end, .pool = id()});
+  give_back_cached();
   pages().idle()->settle_kept(ended.keeps);
+  if (ended.keeps) scratch_.note_graph(ended.untold);
   if (ended.keeps && ended.watches && ended.watched == 0) graphs_.note_unwatched();
   for (const auto& [block, user] : ended.users) note_user_after(block, user);
   free_deferred();
@@ -261,20 +271,6 @@ Status CapturePool::retire(Stream stream) {
   if (!timelines().has_met(stream)) return {};
   note_touched();
   return Pool::retire(stream);
-}
-
-Status CapturePool::launch(ExecutableHandle graph, Stream stream) {
-  {
-    const MutexLock lock(mutex_);
-    Status waited = timelines().wait(timelines().of(stream), graphs_.eager_work());
-    if (!waited) return waited;
-  }
-  Status launched = shared_.device.launch_graph(graph, stream);
-  if (!launched || !is_told()) return launched;  // GraphOrder::begin_to_linger() covers it
-  const MutexLock lock(mutex_);
-  note_touched();
-  graphs_.note_launch(stream);
-  return launched;
 }
 
 void CapturePool::release_graph() {
@@ -372,6 +368,7 @@ std::vector<PageHeap::UnmappedPage> CapturePool::try_spare(Bytes wanted) {
 
 bool CapturePool::give_back_pages_locked() {
   graphs_.let_go(/*waits_for_lock=*/true);
+  scratch_.take_back_if_graphs_gone();
   give_back_cached();
   if (!shares_pages()) {
     const Result<Bytes> gone = pages().idle()->give_to_driver(PageHeap::kUnlimited);
@@ -397,10 +394,11 @@ bool CapturePool::end_if_gone() {
   for_each_heap([&](const StreamHeap& heap) { live += heap.statistics().live_blocks.current; });
   if (live > 0) return false;
   (void)give_back_pages_locked();  // what could not go when it was closed
-  if (pages().listing()->totals().total > 0_B) return false;
+  if (scratch_.any() || pages().listing()->totals().total > 0_B) return false;
   pages().idle()->give_back_addresses();
   disband();
   shared_.sparing.leave(id());
+  shared_.lending.leave(id());
   return true;
 }
 
@@ -416,6 +414,7 @@ GraphPoolStatistics CapturePool::statistics() const {
   all.reserved_bytes = totals.total;
   all.peak_reserved_bytes = totals.peak_total;
   all.kept_bytes = pages().listing()->kept();
+  all.lent_bytes = scratch_.lent();
   all.graphs = graphs_.count();
   all.deferred = deferred_.size();
   return all;

@@ -34,6 +34,7 @@
 #include "core/pool/graph_order.h"
 #include "core/pool/pool.h"
 #include "core/pool/pool_events.h"
+#include "core/pool/pool_scratch.h"
 #include "weir/statistics.h"
 
 namespace weir {
@@ -51,8 +52,9 @@ class CapturePool final : private OnPoolEvents,
                           public Pool,
                           public std::enable_shared_from_this<CapturePool> {
  public:
+  // `scratch`: as GraphPoolOptions has it.
   CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared, Pool& eager,
-              const HeapOptions& options);
+              const HeapOptions& options, std::optional<GraphScratch> scratch);
 
   // --- Blocks.
 
@@ -92,8 +94,8 @@ class CapturePool final : private OnPoolEvents,
 
   // --- Graphs.
 
-  // Launches a graph of the pool, after eager work on the pool's memory.
-  Status launch(ExecutableHandle graph, Stream stream);
+  // Their launches, and what is lent between them.
+  PoolScratch& scratch() { return scratch_; }
   void release_graph();
   // Does it keep pages only because launches of graphs that are gone may be running? They go with
   // give_back_pages() once those are done. `hopes`: and has the host not waited for that in vain?
@@ -143,6 +145,7 @@ class CapturePool final : private OnPoolEvents,
     std::uint64_t number = 0;
     std::uint32_t epoch = kEager;
     bool watches = false;
+    bool untold = false;  // its graph is launched without a word
     bool paused = false;
     bool keeps = false;            // it makes a graph, as its pause said
     std::uint64_t used_on = 0;     // Stream::id of the first; 0: none yet
@@ -166,7 +169,6 @@ class CapturePool final : private OnPoolEvents,
   void enter_as_sparing();
   void free_deferred() WEIR_REQUIRES(mutex_);
   bool give_back_pages_locked() WEIR_REQUIRES(mutex_);
-
   mutable Mutex mutex_;
   std::optional<Capture> capture_ WEIR_GUARDED_BY(mutex_);  // that goes on
   std::uint32_t last_epoch_ WEIR_GUARDED_BY(mutex_) = kEager;
@@ -184,6 +186,8 @@ class CapturePool final : private OnPoolEvents,
   // go back when it has ended.
   using Deferred = std::unordered_map<std::uint64_t, StreamHeap*>;
   Deferred deferred_ WEIR_GUARDED_BY(mutex_);
+  friend class PoolScratch;
+  PoolScratch scratch_;
 };
 
 }  // namespace weir

@@ -70,6 +70,7 @@ Status CapturePool::restore(std::span<const PlacedBlock> wanted) {
     }
   }
   const MutexLock lock(mutex_);
+  if (Status back = scratch_.take_back(); !back) return back;
   std::vector<PlacedBlock> live;
   for_each_heap([&](const StreamHeap& heap) { heap.list_placed(live); });
   const Places places_live = places_of(live), places_wanted = places_of(wanted);

@@ -119,6 +119,9 @@ void PageExchange::set_limit(Bytes limit) {
 void PageExchange::keep_to_limit() {
   PageHeap& own = pools_.own().pages();
   HeapMemory::give_back_all(pools_.own().caching_heaps());
+  for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
+    pool->scratch().try_take_back();
+  }
   own.idle()->keep_to_limit();
   if (const Bytes excess = budget_.excess(); excess > 0_B) {
     const std::vector<UnmappedPage> spare = pools_.spare(excess);

@@ -43,6 +43,7 @@ class Pool {
     OpenCaptures& captures;
     RemoteWork& remote_work;
     SparingPools& sparing;
+    SparingPools& lending;  // graphs' scratch
     WaitingFrees& waiting;
   };
   // All must outlive the pool. `id`: GraphPool::id(), 0 of the device heap's own. `tag`: what its

@@ -21,6 +21,23 @@ HeapOptions of_own_pool(HeapOptions options) {
   return options;
 }
 
+// Adds scratch of graphs to what the own pool gets for a request of `wanted` bytes, if the device
+// heap would otherwise hold more than ever. The own pool's page lock is held.
+// (What was spared counts in the budget again once it is taken.)
+void add_scratch(const Pool::Shared& shared, Bytes wanted, std::vector<UnmappedPage>& pages) {
+  const bool grows = shared.budget.is_most(wanted);
+  for (const UnmappedPage page : pages) wanted -= std::min(wanted, page.size);
+  if (wanted == 0_B || !grows) return;
+  for (const std::shared_ptr<CapturePool>& pool : shared.lending.take()) {
+    shared.lending.enter(pool->id(), pool);  // it may have more later
+    if (wanted == 0_B) continue;
+    for (const UnmappedPage page : pool->scratch().try_lend(wanted)) {
+      wanted -= std::min(wanted, page.size);
+      pages.push_back(page);
+    }
+  }
+}
+
 }  // namespace
 
 Pools::Pools(const HeapOptions& options, Pool::Shared shared, PoolBindings& bindings)
@@ -28,11 +45,14 @@ Pools::Pools(const HeapOptions& options, Pool::Shared shared, PoolBindings& bind
       shared_(shared),
       bindings_(bindings),
       own_(std::make_shared<Pool>(0, kDefaultTag, shared.device, shared, of_own_pool(options),
-                                  [this](Bytes wanted, Bytes /*most*/) { return spare(wanted); })) {
-}
+                                  [this](Bytes wanted, Bytes /*most*/) {
+                                    std::vector<PageHeap::UnmappedPage> pages = spare(wanted);
+                                    add_scratch(shared_, wanted, pages);
+                                    return pages;
+                                  })) {}
 
 std::shared_ptr<CapturePool> Pools::open(Bytes limit, std::optional<MemoryKind> memory,
-                                         std::string tag) {
+                                         std::string tag, std::optional<GraphScratch> scratch) {
   if (tag.empty()) tag = kDefaultTag;
   HeapOptions options = options_;
   options.limit = limit;
@@ -48,7 +68,7 @@ std::shared_ptr<CapturePool> Pools::open(Bytes limit, std::optional<MemoryKind> 
       (tag == kDefaultTag ? own_->pages().is_asleep()
                           : std::any_of(graph_pools_.begin(), graph_pools_.end(), sleeps));
   const std::uint64_t id = ++last_;
-  auto opened = std::make_shared<CapturePool>(id, std::move(tag), shared_, *own_, options);
+  auto opened = std::make_shared<CapturePool>(id, std::move(tag), shared_, *own_, options, scratch);
   graph_pools_.emplace(id, opened);
   if (asleep) opened->pages().sleep()->set_asleep(true);
   return opened;

@@ -34,7 +34,8 @@ class Pools {
   const Pool& own() const { return *own_; }
 
   // `limit`, `memory`: of that pool alone. If memory of its tag sleeps, it sleeps from the start.
-  std::shared_ptr<CapturePool> open(Bytes limit, std::optional<MemoryKind> memory, std::string tag);
+  std::shared_ptr<CapturePool> open(Bytes limit, std::optional<MemoryKind> memory, std::string tag,
+                                    std::optional<GraphScratch> scratch);
   // The program opens no binding to the pool any more: the pool goes once nothing is left of it.
   void close(const std::shared_ptr<CapturePool>& pool);
   // Drops closed pools of which nothing is left. Looks at `most` of them: the others' turn comes.

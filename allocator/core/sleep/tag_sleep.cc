@@ -184,7 +184,11 @@ Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
     jobs[i].version = version_of(*pools[i]);
   }
   sleeps_.fetch_add(1);
-  Status status = sleep_pools(pools, jobs, report);
+  Status status;
+  for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
+    if (status) status = pool->scratch().part_with_lent();
+  }
+  if (status) status = sleep_pools(pools, jobs, report);
   sleeps_.fetch_add(1);
   report.host = sleeper_.host();
   report.time = device_.now() - begun;

@@ -24,6 +24,7 @@ std::string_view name_of(ReusePolicy policy);
 std::string_view name_of(Trust trust);
 std::string_view name_of(MemoryKind memory);
 std::string_view name_of(Addresses addresses);
+std::string_view name_of(GraphScratch scratch);
 
 // Most physical memory to hold: a number of bytes, or a share of what the device has in all.
 // Neither (zero): no limit.
@@ -53,6 +54,7 @@ struct Config {
   MemoryKind memory = MemoryKind::pages;
   bool context_events = true;
   Addresses addresses = Addresses::any;
+  GraphScratch graph_scratch = GraphScratch::keep;
   bool c10d = true;  // PyTorch only: operations of torch.distributed get fences
   LogLevel log = LogLevel::warn;
   std::string log_file;  // empty: stderr

@@ -188,6 +188,7 @@ class DeviceHeap {
   friend class GraphPool;
   friend class PoolBinding;
   friend class CaptureScope;
+  friend class Graph;
   friend class HeapCaptures;
   friend class HeapTags;
   class Impl;

@@ -45,6 +45,29 @@ struct GraphPoolOptions {
   // driver.
   std::optional<MemoryKind> memory;
   std::string tag;  // that its memory sleeps with (HeapTags::sleep()); empty: kDefaultTag
+  // None: as HeapOptions::graph_scratch says, until the pool has a graph that the program captured,
+  // or may launch, itself. `lend`: all its graphs are launched by Graph::launch(), or within
+  // begin_launch().
+  std::optional<GraphScratch> scratch;
+};
+
+// A launch of a graph of a pool by the program itself: from GraphPool::begin_launch() to the
+// destructor. Move-only.
+class GraphLaunch {
+ public:
+  GraphLaunch(GraphLaunch&&) noexcept = default;
+  GraphLaunch& operator=(GraphLaunch&&) = delete;
+  ~GraphLaunch();
+  // The graph was not launched.
+  void abandon() { launched_ = false; }
+
+ private:
+  friend class GraphPool;
+  GraphLaunch(std::shared_ptr<CapturePool> pool, Stream stream)
+      : pool_(std::move(pool)), stream_(stream) {}
+  std::shared_ptr<CapturePool> pool_;  // null: moved from
+  Stream stream_;
+  bool launched_ = true;
 };
 
 // Which streams' requests a pool serves. The filter is called for each request while the binding is
@@ -146,6 +169,17 @@ class GraphPool {
   // stays until the device heap goes.
   void release_graph();
 
+  // Graph::launch() in parts, for programs that launch graphs themselves: what was lent of the
+  // graphs' scratch is the pool's again, until the result goes, which is to be after the launch on
+  // `stream`. While any is lent, the pool's launches wait for each other here. Errors: asleep;
+  // capture (the stream is being captured); invalid_argument (this thread has begun one, or another
+  // thread did and does not end it); out_of_memory, device: the graph may not be launched.
+  Result<GraphLaunch> begin_launch(Stream stream);
+  // From now on nothing of the pool is lent: the program may launch its graphs without a word. Or
+  // (`keep` is false) it launches none so. Errors: out_of_memory, device: some of what was lent is
+  // lent still; call it again.
+  Status keep_scratch(bool keep = true);
+
   GraphPoolStatistics statistics() const;
 
   // For programs that go back to an earlier state of the pool, to capture anew from there.
@@ -184,9 +218,11 @@ class Graph {
   // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
   // goes on); asleep (the pool's tag sleeps; other memory that the graph uses is not checked).
   Status launch(Stream stream);
-  // The driver's handles (CUDA: a cudaGraph_t and a cudaGraphExec_t), which the Graph owns.
+  // The driver's handles (CUDA: a cudaGraph_t and a cudaGraphExec_t), which the Graph owns. Once it
+  // gave the executable away, the pool lends no scratch, unless GraphPoolOptions::scratch says so.
+  // (Null: it lent some, and has no memory for that now.)
   GraphHandle graph() const { return graph_; }
-  ExecutableHandle executable() const { return executable_; }
+  ExecutableHandle executable() const;
   // What libraries attached to the capture (HeapCaptures::attach()), the first attached first.
   const std::vector<std::shared_ptr<CaptureResource>>& resources() const { return resources_; }
 
@@ -194,6 +230,7 @@ class Graph {
   friend class CaptureScope;
   void destroy();
   Device* device_ = nullptr;
+  DeviceHeap* heap_ = nullptr;
   GraphHandle graph_;
   ExecutableHandle executable_;
   std::shared_ptr<CapturePool> pool_;

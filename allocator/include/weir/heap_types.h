@@ -58,6 +58,18 @@ enum class Addresses {
   prefer,
 };
 
+// What becomes of the memory that graphs allocate and free within their captures, while they do not
+// run.
+enum class GraphScratch {
+  keep,  // it stays the graph pool's
+  // It serves eager requests of the device heap's own memory that would otherwise make the device
+  // heap hold more than ever before, or more than its limit. Graphs that the program launches
+  // itself must be launched within GraphPool::begin_launch(); what a graph leaves in memory that
+  // was freed within its capture is not there at its next launch. Memory that a library registered
+  // with another process or network must not be a graph's.
+  lend,
+};
+
 struct HeapOptions {
   // Most physical memory to hold. Zero: as much as the device has.
   Bytes limit;
@@ -72,6 +84,7 @@ struct HeapOptions {
   // in trim(), and before a request fails.
   bool context_events = true;
   Addresses addresses = Addresses::any;
+  GraphScratch graph_scratch = GraphScratch::keep;
   // With fixed addresses: which part of the process's addresses the heap has, from 0. Heaps of one
   // process need different ones, below kAddressWindows.
   std::uint32_t address_window = 0;

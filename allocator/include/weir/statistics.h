@@ -87,7 +87,8 @@ struct GraphPoolStatistics {
   Bytes live_bytes;           // of blocks not deallocated, outputs of graphs among them
   Bytes reserved_bytes;       // physical memory that the pool holds
   Bytes peak_reserved_bytes;  // the most it ever held
-  Bytes kept_bytes;           // of reserved_bytes, what launches of graphs may use
+  Bytes kept_bytes;           // what launches of graphs may use: of reserved_bytes, and lent
+  Bytes lent_bytes;           // scratch of graphs that serves the device heap meanwhile
   std::uint64_t graphs = 0;
   std::uint64_t deferred = 0;  // blocks freed during a capture, which go back when it ends
 };

@@ -240,9 +240,10 @@ typedef struct weir_graph_pool_statistics_t {
   uint64_t live_blocks, live_bytes;
   uint64_t reserved_bytes, peak_reserved_bytes, kept_bytes;
   uint64_t graphs, deferred;
+  uint64_t lent_bytes; /* scratch of graphs that serves other requests until the next launch */
 } weir_graph_pool_statistics_t;
 #define WEIR_GRAPH_POOL_STATISTICS_INIT \
-  { sizeof(weir_graph_pool_statistics_t), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(weir_graph_pool_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0 }
 /* Writes as many members as `statistics->size` has room for. */
 weir_status_t weir_graph_pool_statistics(weir_graph_pool_t* pool,
                                          weir_graph_pool_statistics_t* statistics);

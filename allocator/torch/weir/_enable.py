@@ -11,7 +11,7 @@ import threading
 import warnings
 from typing import Iterator
 
-from weir import _at_start, _c10d, _memory, _native, _sharing
+from weir import _at_start, _c10d, _graphs, _memory, _native, _sharing
 from weir._in_use import active, enabled, state as _state  # noqa: F401
 from weir._native import Problem, Unsuitable
 
@@ -233,6 +233,7 @@ def _enable_full(torch) -> None:  # noqa: ANN001
     _tell_of_leaks(torch, backend)
     _keep_random_state_apart(torch, backend)
     _close_failed_captures(torch, backend)
+    _graphs.tell_of_launches(torch, backend)
     _memory.honour_expandable_segments(torch)
     _state.update(kind="full", library=backend, c10d=_c10d.install(torch, backend))
 
@@ -264,4 +265,5 @@ def _enable_pluggable(torch) -> None:  # noqa: ANN001
     torch.cuda.memory.change_current_allocator(allocator)
     _tell_of_leaks(torch, library)
     _keep_random_state_apart(torch, library)
+    _graphs.tell_of_launches(torch, library)
     _state.update(kind="pluggable", library=library, allocator=allocator)

@@ -119,7 +119,7 @@ Status Subject::save_pool(PoolId pool) {
   return {};
 }
 
-Status Subject::restore_pool(PoolId pool) { return pools_.restore(pool, saved_[pool]); }
+Status Subject::restore_pool(PoolId pool) { return pools_.graphs(pool)->restore(saved_[pool]); }
 
 PoolId Subject::pool_of(void* block) const {
   const std::optional<BlockInfo> info = heap_.find(block);

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/pool/pool_scratch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "core/pool/capture_pool.h"
+
+namespace weir {
+namespace {
+
+// A launch takes microseconds.
+constexpr std::chrono::seconds kPatience{10};
+
+}  // namespace
+
+PoolScratch::PoolScratch(CapturePool& pool, Pool& own, const HeapOptions& options,
+                         std::optional<GraphScratch> scratch)
+    : pool_(pool),
+      lends_(scratch.value_or(options.graph_scratch) == GraphScratch::lend && pool.shares_pages()),
+      launches_told_(scratch.has_value()),
+      loans_(pool, own, pool.shared_.budget, [this, &own](Bytes wanted, FenceSet& pending) {
+        Pages pages;
+        add_of_others(pages, wanted, PageHeap::kUnlimited, pending);
+        const auto idle = own.pages().idle();
+        idle->take_from_pool(pages);  // what the driver refuses stays there
+        if (!pages.empty()) (void)idle->give_to_driver(wanted);
+      }) {}
+
+Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!launching_.empty()) {
+    const bool own =
+        std::count(launching_.begin(), launching_.end(), std::this_thread::get_id()) > 0;
+    if (own || launched_.wait_until(pool_.mutex_, until) == std::cv_status::timeout) {
+      return Error(ErrorCode::invalid_argument,
+                   "graph pool " + std::to_string(pool_.id()) + ": " +
+                       (own ? "this thread" : "another thread") +
+                       " launches a graph of it, and has not ended the launch: do so first");
+    }
+  }
+  return {};
+}
+
+template <class Call>
+Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
+  while (any()) {
+    if (Status ended = wait_for_launches(); !ended) return ended;
+    FenceSet pending;
+    Status done = call(pending);
+    if (!done || pending.empty()) return done;
+    pool_.mutex_.unlock();
+    Status waited = loans_.wait_for(pending);
+    pool_.mutex_.lock();
+    if (!waited) return waited;
+  }
+  return {};
+}
+
+Status PoolScratch::begin_launch(Stream stream) {
+  const MutexLock lock(pool_.mutex_);
+  Status had = waiting([&](FenceSet& pending) { return loans_.before_launch(stream, pending); });
+  if (!had) return had;
+  Timelines& timelines = pool_.timelines();
+  Status waited = timelines.wait(timelines.of(stream), pool_.graphs_.eager_work());
+  if (waited) {
+    launching_.push_back(std::this_thread::get_id());
+  } else {
+    loans_.after_launch(stream, /*launched=*/false);
+  }
+  return waited;
+}
+
+void PoolScratch::end_launch(Stream stream, bool launched) {
+  const MutexLock lock(pool_.mutex_);
+  const auto own = std::find(launching_.begin(), launching_.end(), std::this_thread::get_id());
+  launching_.erase(own != launching_.end() ? own : launching_.begin());
+  if (launching_.empty()) launched_.notify_all();
+  if (lends_) loans_.after_launch(stream, launched);
+  // Under Trust::context GraphOrder::begin_to_linger() covers it.
+  if (!launched || !pool_.is_told()) return;
+  pool_.note_touched();
+  pool_.graphs_.note_launch(stream);
+}
+
+Status PoolScratch::keep(bool keep) {
+  const MutexLock lock(pool_.mutex_);
+  keeps_ = keep;
+  return keep ? take_back() : Status();
+}
+
+bool PoolScratch::may_lend() const WEIR_NO_THREAD_ANALYSIS {
+  return !pool_.capture_ && launching_.empty() && !keeps_;
+}
+
+PoolScratch::Pages PoolScratch::try_lend(Bytes wanted) {
+  Pages lent;
+  if (!pool_.mutex_.try_lock()) return lent;
+  if (may_lend()) lent = loans_.lend(wanted);
+  pool_.mutex_.unlock();
+  return lent;
+}
+
+PoolScratch::Pages PoolScratch::try_part_with(Bytes wanted, Bytes most, FenceSet& pending) {
+  Pages gone;
+  if (!pool_.mutex_.try_lock()) return gone;
+  if (may_lend()) gone = loans_.part_with(wanted, most, pending);
+  pool_.mutex_.unlock();
+  return gone;
+}
+
+// (What `pages` are counts in the budget again once they are taken.)
+void PoolScratch::add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet& pending) {
+  Bytes size;
+  for (const UnmappedPage& page : pages) size += page.size;
+  if (!lends_ || size >= wanted || !pool_.shared_.budget.is_most(wanted)) return;
+  for (const std::shared_ptr<CapturePool>& other : pool_.shared_.lending.take()) {
+    pool_.shared_.lending.enter(other->id(), other);
+    if (other.get() == &pool_ || size >= wanted) continue;
+    for (const UnmappedPage& page :
+         other->scratch().try_part_with(wanted - size, most - std::min(most, size), pending)) {
+      size += page.size;
+      pages.push_back(page);
+    }
+  }
+}
+
+void PoolScratch::note_graph(bool untold) {
+  keeps_ = keeps_ || (untold && !launches_told_);
+  loans_.note_graph();
+  if (lends_) pool_.shared_.lending.enter(pool_.id(), pool_.weak_from_this());
+}
+
+Status PoolScratch::take_back() {
+  return waiting([&](FenceSet& pending) { return loans_.take_back(pending); });
+}
+
+// What fails is tried again.
+void PoolScratch::take_back_if_graphs_gone() WEIR_NO_THREAD_ANALYSIS {
+  if (!any() || pool_.graphs_.count() > 0 || pool_.graphs_.lingers() || !launching_.empty()) return;
+  FenceSet pending;
+  (void)loans_.take_back(pending);
+  pool_.enter_as_sparing();
+}
+
+void PoolScratch::try_take_back() {
+  if (!pool_.mutex_.try_lock()) return;
+  pool_.graphs_.let_go(/*waits_for_lock=*/false);
+  if (!pool_.capture_) take_back_if_graphs_gone();
+  pool_.mutex_.unlock();
+}
+
+Status PoolScratch::part_with_lent() {
+  const MutexLock lock(pool_.mutex_);
+  return waiting([&](FenceSet& pending) { return loans_.part_with_used(pending); });
+}
+
+}  // namespace weir

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches of a graph pool's graphs, and whether the pool lends its scratch between them
+// (scratch_loans.h).
+//
+// While anything is lent, launches of the pool go one after the other, from begin_launch() to
+// end_launch(). Nothing is lent while one goes on, nor during a capture.
+//
+// Threads: self-synchronised by the graph pool's lock, but for the calls that want it held.
+#pragma once
+
+#include <condition_variable>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "core/pool/scratch_loans.h"
+#include "weir/heap_types.h"
+
+namespace weir {
+
+class CapturePool;
+
+class PoolScratch {
+ public:
+  using Pages = std::vector<UnmappedPage>;
+
+  // Part of `pool`. `own`: the device heap's own. `scratch`: as GraphPoolOptions has it.
+  PoolScratch(CapturePool& pool, Pool& own, const HeapOptions& options,
+              std::optional<GraphScratch> scratch);
+
+  // --- Launches.
+
+  // A graph of the pool is about to be launched on the stream, after eager work on the pool's
+  // memory: what is lent is its own until end_launch(). Errors: out_of_memory, device: it is not to
+  // be launched.
+  Status begin_launch(Stream stream);
+  // `launched`: it was.
+  void end_launch(Stream stream, bool launched);
+  // `keep`: nothing is lent from now on, since the program may launch a graph without a word.
+  // Errors: as begin_launch().
+  Status keep(bool keep);
+  // Are all launches told, those of graphs that the program captures, too?
+  bool launches_told() const { return launches_told_; }
+
+  // --- What others get. Nothing, if another thread is at work in the pool.
+
+  // For the device heap, whose page lock is held.
+  Pages try_lend(Bytes wanted);
+  // What is lent of graphs that are gone comes back, as far as nobody uses it.
+  void try_take_back();
+  // Before anything sleeps: nothing is lent any more. Errors: device.
+  Status part_with_lent();
+
+  // --- With the graph pool's lock held.
+
+  // Is any page lent, or without memory since it was?
+  bool any() const { return loans_.any(); }
+  Bytes lent() const { return loans_.lent(); }
+  // A capture has ended that made a graph. `untold`: it is launched without a word.
+  void note_graph(bool untold);
+  // Nothing is lent any more. The host waits for work on it, with the lock released. Errors:
+  // out_of_memory; device.
+  Status take_back();
+  void take_back_if_graphs_gone();
+  // If the device heap would otherwise hold more than ever, adds pages of other graph pools, which
+  // part with them, up to `wanted` bytes, and `most` in all. `pending`: as ScratchLoans has it.
+  void add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet& pending);
+
+ private:
+  bool may_lend() const;
+  // The lock is released meanwhile. Errors: invalid_argument (one is this thread's own, or they
+  // take too long: another thread may hold what this one has, and needs).
+  Status wait_for_launches();
+  // Makes the call, and waits with the lock released for what it says is pending, until it has done
+  // all, while no launch goes on.
+  template <class Call>
+  Status waiting(Call&& call);
+  Pages try_part_with(Bytes wanted, Bytes most, FenceSet& pending);
+
+  CapturePool& pool_;
+  const bool lends_, launches_told_;
+  // Guarded by the graph pool's lock.
+  ScratchLoans loans_;
+  bool keeps_ = false;
+  std::vector<std::thread::id> launching_;  // who is between begin_launch() and end_launch()
+  std::condition_variable_any launched_;
+};
+
+}  // namespace weir

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/pool/scratch_loans.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weir {
+namespace {
+
+// How often what was found free is looked for again, as another thread was first.
+constexpr int kAttempts = 8;
+
+}  // namespace
+
+Bytes ScratchLoans::lent() const {
+  Bytes lent;
+  for (const auto& [page, loan] : loans_) lent += loan.size;
+  return lent;
+}
+
+std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
+  std::vector<UnmappedPage> lent;
+  if (!launched_on_ && !pool_.is_told()) return lent;
+  const auto loans = pool_.pages().loans(std::try_to_lock);
+  if (!loans) return lent;
+  for (const PageLoans::Loan& loan : loans->lend(wanted, PageHeap::kUnlimited)) {
+    const PageId borrowed = budget_.next_page();
+    const auto& [memory, size, none] = loan.memory;
+    loans_.emplace(loan.page.value, Loan{borrowed, memory, size});
+    lent.push_back({memory, size, Lent{borrowed, launched_on_}});
+  }
+  return lent;
+}
+
+std::vector<UnmappedPage> ScratchLoans::part_with(Bytes wanted, Bytes most, FenceSet& pending) {
+  std::vector<UnmappedPage> gone;
+  if (!launched_on_ && !pool_.is_told()) return gone;
+  if (!is_over(launches_, pending)) return gone;
+  const auto loans = pool_.pages().loans(std::try_to_lock);
+  if (!loans) return gone;
+  for (const PageLoans::Loan& loan : loans->lend(wanted, most)) {
+    // (What can't be unmapped now is so before it gets other memory.)
+    (void)loans->part_with(loan.page);
+    loans_.emplace(loan.page.value, Loan{{}, {}, loan.memory.size});
+    gone.push_back(loan.memory);
+  }
+  return gone;
+}
+
+bool ScratchLoans::is_over(const FenceSet& work, FenceSet& pending) {
+  const Result<bool> over = own_.timelines().over_or_wait(work, Timelines::Asks::remembers);
+  if (over && *over) return true;
+  pending.join(work);
+  return false;
+}
+
+Status ScratchLoans::settle(Loans::iterator at, FenceSet& pending) {
+  const PageId page{at->first};
+  Loan& loan = at->second;
+  bool is_back = false;
+  if (const auto own = own_.pages().loans(); own->idle(loan.borrowed)) {
+    if (!is_over(own->users(loan.borrowed), pending)) return {};
+    if (Status given = own->give_back(loan.borrowed); !given) return given;
+    is_back = true;
+  }
+  if (is_back) {
+    pool_.pages().loans()->take_back(page, loan.memory);
+    loans_.erase(at);
+    return {};
+  }
+  // It is in use. The graph's page is about to be unmapped.
+  if (!is_over(launches_, pending)) return {};
+  if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
+  own_.pages().loans()->keep(loan.borrowed);
+  loan.memory = {};
+  return {};
+}
+
+Status ScratchLoans::part_with_used(FenceSet& pending) {
+  if (!any()) return {};
+  HeapMemory::give_back_all(own_.caching_heaps());
+  for (auto next = loans_.begin(); next != loans_.end();) {
+    const auto at = next++;
+    if (at->second.memory == PhysicalHandle{}) continue;
+    if (Status settled = settle(at, pending); !settled) return settled;
+  }
+  return {};
+}
+
+Status ScratchLoans::renew(FenceSet& pending) {
+  for (auto next = loans_.begin(); next != loans_.end();) {
+    const auto at = next++;
+    const auto& [borrowed, memory, size] = at->second;
+    if (memory != PhysicalHandle{}) continue;
+    if (budget_.is_most(size)) (void)own_.pages().idle()->give_to_driver(size);
+    if (budget_.is_most(size)) others_(size, pending);
+    if (!pending.empty()) return {};
+    const PageId page{at->first};
+    if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
+    const Result<bool> renewed = pool_.pages().sleep()->renew_memory(page);
+    if (!renewed) return renewed.error();
+    loans_.erase(at);
+  }
+  return {};
+}
+
+Status ScratchLoans::take_back(FenceSet& pending) {
+  Status parted = part_with_used(pending);
+  return parted && pending.empty() ? renew(pending) : std::move(parted);
+}
+
+Result<std::vector<Range>> ScratchLoans::free_ranges(FenceSet& pending) {
+  std::vector<Range> ranges;
+  bool gave_back = false;
+  for (auto next = loans_.begin(); next != loans_.end();) {
+    const auto at = next++;
+    const Loan& loan = at->second;
+    if (loan.memory == PhysicalHandle{}) continue;
+    const auto look = [&] { return own_.pages().loans()->idle(loan.borrowed); };
+    std::optional<Range> free = look();
+    if (!free && !std::exchange(gave_back, true)) {
+      HeapMemory::give_back_all(own_.caching_heaps());
+      free = look();
+    }
+    if (free && free->size > 0_B) {
+      ranges.push_back(*free);
+    } else if (Status settled = settle(at, pending); !settled) {
+      return std::move(settled).error();
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(), [](Range a, Range b) { return a.begin < b.begin; });
+  std::vector<Range> joined;
+  for (const Range range : ranges) {
+    if (!joined.empty() && joined.back().end() == range.begin) {
+      joined.back().size += range.size;
+    } else {
+      joined.push_back(range);
+    }
+  }
+  return joined;
+}
+
+Status ScratchLoans::take(const std::vector<Range>& ranges, Stream stream) {
+  const Result<StreamHeap*> heap = own_.heap_of(stream);
+  if (!heap) return heap.error();
+  heap_ = *heap;
+  for (const auto& [begin, size] : ranges) {
+    const PlacedBlock block{begin, size, size, stream, begin, size};
+    if (Status placed = heap_->allocate_at(block, StreamHeap::Users::waited_for); !placed) {
+      return placed;
+    }
+    taken_.push_back(begin);
+  }
+  return {};
+}
+
+Status ScratchLoans::before_launch(Stream stream, FenceSet& pending) {
+  Status status;
+  for (int attempt = 0; attempt < kAttempts && any(); ++attempt) {
+    const Result<std::vector<Range>> ranges = free_ranges(pending);
+    if (!ranges) return ranges.error();
+    if (pending.empty()) status = renew(pending);
+    if (!status || !pending.empty()) return status;
+    status = take(*ranges, stream);
+    if (status) return status;
+    after_launch(stream, /*launched=*/false);
+    if (status.error().code() != ErrorCode::invalid_argument) return status;
+  }
+  return status;
+}
+
+void ScratchLoans::after_launch(Stream stream, bool launched) {
+  for (const Address block : std::exchange(taken_, {})) heap_->give_back(block);
+  if (!launched) return;
+  launched_on_ = own_.timelines().of(stream);
+  launches_ = FenceSet(own_.timelines().release_point(*launched_on_));
+}
+
+}  // namespace weir

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scratch of graphs, lent between launches.
+#include <array>
+#include <thread>
+
+#include "tests/unit/graph_pool_fixture.h"
+
+namespace weir {
+namespace {
+
+HeapOptions lends(Trust trust) {
+  HeapOptions options;
+  options.trust = trust;
+  options.graph_scratch = GraphScratch::lend;
+  return options;
+}
+
+class GraphScratchIsLent : public test::GraphPools, public testing::WithParamInterface<Trust> {
+ protected:
+  GraphScratchIsLent() : GraphPools(lends(GetParam())) {}
+
+  // A graph whose output is written from scratch of these bytes in all, each half live with the
+  // other.
+  Graph graph_with(GraphPool& pool, Bytes scratch, void*& output) {
+    CaptureScope capture = begin(pool, a_);
+    output = allocate(2_MiB, a_);
+    std::array<void*, 2> halves{};
+    for (void*& half : halves) half = written(Bytes{scratch.count / 2}, a_);
+    for (void* const half : halves) read(a_, half);
+    write(a_, output);
+    for (void* const half : halves) free(half);
+    return end(capture);
+  }
+  Bytes held() const { return Bytes{heap_->statistics().reserved_bytes.current}; }
+};
+INSTANTIATE_TEST_SUITE_P(All, GraphScratchIsLent, testing::Values(Trust::told, Trust::context),
+                         [](const auto& info) {
+                           return info.param == Trust::told ? "Told" : "Context";
+                         });
+
+TEST_P(GraphScratchIsLent, EagerWorkBetweenLaunchesTakesNoNewMemoryAndNoDriverCallsOnceItIsMapped) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 128_MiB, output);
+  launch(graph, a_);
+  const Bytes before = held();
+  std::uint64_t mapped = 0;
+  for (int round = 0; round < 6; ++round) {
+    void* const block = written(120_MiB, b_);
+    read(b_, block);
+    EXPECT_EQ(held(), before) << "round " << round;
+    EXPECT_GE(pool.statistics().lent_bytes, 118_MiB);
+    free(block);
+    launch(graph, round % 2 == 0 ? a_ : c_);
+    order(round % 2 == 0 ? a_ : c_, round % 2 == 0 ? c_ : a_);  // launches go one after the other
+    expect_no_race();
+    if (round == 1) mapped = device_.calls(DeviceCall::map) + device_.calls(DeviceCall::unmap);
+  }
+  EXPECT_EQ(device_.calls(DeviceCall::map) + device_.calls(DeviceCall::unmap), mapped);
+  EXPECT_EQ(device_.host_waits(), 0u);
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, ABlockThatOutlivesALaunchKeepsItsMemoryAndTheGraphGetsOther) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  const Bytes before = held();
+  void* const block = written(60_MiB, b_);
+  EXPECT_EQ(held(), before);
+  launch(graph, a_);
+  expect_no_race();
+  EXPECT_GE(held(), before + 58_MiB);
+  EXPECT_EQ(pool.statistics().lent_bytes, 0_B);
+  read(b_, block);  // at once with the launch
+  expect_no_race();
+  launch(graph, a_);
+  free(block);
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, WhatAGraphMayReadStaysItsOwn) {
+  GraphPool pool(*heap_);
+  void* input = nullptr;
+  {
+    const PoolBinding binding = warm_up(pool, a_);
+    input = written(32_MiB, a_);
+  }
+  CaptureScope capture = begin(pool, a_);
+  read(a_, input);
+  void* const output = written(32_MiB, a_);
+  Graph graph = end(capture);
+  launch(graph, a_);
+  free(input);  // the graph goes on reading it
+  free(output);
+  ASSERT_TRUE(heap_->trim(0_B, Trim::waits).ok());  // no block stays cached there
+  const Bytes before = held();
+  void* const block = written(30_MiB, b_);
+  EXPECT_GE(held(), before + 30_MiB);
+  EXPECT_EQ(pool.statistics().lent_bytes, 0_B);
+  launch(graph, a_);
+  free(block);
+}
+
+TEST_P(GraphScratchIsLent, NothingOfAPoolWhoseLaunchesAreNotTold) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  void* block = written(60_MiB, b_);
+  EXPECT_GT(pool.statistics().lent_bytes, 0_B);
+  free(block);
+  EXPECT_NE(graph.executable().value, 0u);
+  EXPECT_EQ(pool.statistics().lent_bytes, 0_B) << "from then on the program may launch it";
+  const Bytes before = held();
+  block = written(60_MiB, b_);
+  EXPECT_GT(held(), before);
+  EXPECT_EQ(pool.statistics().lent_bytes, 0_B);
+  free(block);
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, OnlyOfPoolsThatMay) {
+  struct Case {
+    HeapOptions heap;
+    GraphPoolOptions pool;
+    bool program_captures, lends;
+  };
+  HeapOptions keeps = lends(GetParam());
+  keeps.graph_scratch = GraphScratch::keep;
+  const std::array cases{
+      Case{lends(GetParam()), {}, false, true},
+      Case{lends(GetParam()), {.scratch = GraphScratch::keep}, false, false},
+      Case{lends(GetParam()), {}, true, false},
+      Case{lends(GetParam()), {.scratch = GraphScratch::lend}, true, true},
+      Case{keeps, {}, false, false},
+      Case{keeps, {.scratch = GraphScratch::lend}, true, true},
+  };
+  for (const Case& each : cases) {
+    heap_ = std::make_unique<DeviceHeap>(device_, each.heap);
+    auto pool = std::make_unique<GraphPool>(*heap_, each.pool);
+    Graph graph;
+    ExecutableHandle executable;
+    if (each.program_captures) {
+      PoolBinding binding = *pool->capture([this](Stream stream) { return stream == a_; }, a_);
+      ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
+      free(written(64_MiB, a_));
+      const GraphHandle captured = *device_.end_capture(a_);
+      binding.close();
+      executable = *device_.instantiate(captured);
+      ASSERT_TRUE(device_.destroy_graph(captured).ok());
+      const Result<GraphLaunch> launch = pool->begin_launch(a_);
+      ASSERT_TRUE(launch.ok());
+      ASSERT_TRUE(device_.launch_graph(executable, a_).ok());
+    } else {
+      graph = small_graph(*pool, a_, 64_MiB);
+      launch(graph, a_);
+    }
+    void* const block = written(60_MiB, b_);
+    EXPECT_EQ(pool->statistics().lent_bytes > 0_B, each.lends) << "case " << &each - cases.data();
+    free(block);
+    EXPECT_TRUE(pool->keep_scratch().ok());
+    EXPECT_EQ(pool->statistics().lent_bytes, 0_B);
+    device_.finish();
+    if (executable.value != 0) {
+      ASSERT_TRUE(device_.destroy_executable(executable).ok());
+      pool->release_graph();
+    }
+  }
+}
+
+// A server's graphs, one for each of 13 batch sizes, and what it computes between their launches.
+TEST_P(GraphScratchIsLent, AServersEagerWorkTakesAFifthOfItsMemoryAtMost) {
+  std::array<Bytes, 2> held_most;
+  Bytes scratch;
+  for (const GraphScratch how : {GraphScratch::keep, GraphScratch::lend}) {
+    HeapOptions options = lends(GetParam());
+    options.graph_scratch = how;
+    heap_ = std::make_unique<DeviceHeap>(device_, options);
+    GraphPool pool(*heap_);
+    std::vector<Graph> graphs;
+    std::vector<void*> outputs;
+    for (std::uint64_t size = 13; size > 0; --size) {
+      outputs.emplace_back();
+      graphs.push_back(graph_with(pool, Bytes{size * (50_MiB).count}, outputs.back()));
+    }
+    for (Graph& graph : graphs) launch(graph, a_);
+    scratch = held() - Bytes{outputs.size() * (2_MiB).count};
+    for (int step = 0; step < 30; ++step) {
+      std::vector<void*> blocks;
+      for (int i = 0; i < 10; ++i) blocks.push_back(written(60_MiB, step % 2 == 0 ? a_ : b_));
+      for (void* const block : blocks) free(block);
+      if (step % 2 != 0) order(b_, a_);  // the program has what it computed before it goes on
+      launch(graphs[static_cast<std::size_t>(step) % graphs.size()], a_);
+      order(a_, b_);
+      expect_no_race();
+    }
+    held_most[how == GraphScratch::lend ? 1 : 0] = Bytes{heap_->statistics().reserved_bytes.peak};
+    for (void* const output : outputs) free(output);
+    device_.finish();
+  }
+  EXPECT_GE((held_most[0] - held_most[1]).count, scratch.count * 4 / 5)
+      << held_most[0].count << " and " << held_most[1].count;
+}
+
+TEST_P(GraphScratchIsLent, GraphsOfPoolsThatTakeTurnsHoldWhatTheLargestNeeds) {
+  GraphPool one(*heap_), other(*heap_);
+  void *output = nullptr, *output_of_other = nullptr;
+  Graph graph = graph_with(one, 128_MiB, output);
+  launch(graph, a_);
+  device_.finish();
+  Graph graph_of_other = graph_with(other, 96_MiB, output_of_other);
+  Bytes most;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (int step = 0; step < 3; ++step) launch(graph_of_other, b_);
+    most = std::max(most, held());
+    for (int step = 0; step < 3; ++step) launch(graph, a_);
+    most = std::max(most, held());
+  }
+  expect_no_race();
+  EXPECT_LE(most, 142_MiB) << "the larger one has 130 MiB";
+  free(output);
+  free(output_of_other);
+}
+
+TEST_P(GraphScratchIsLent, EveryDriverCallOfATurnMayFail) {
+  for (const DeviceCall call : {DeviceCall::create, DeviceCall::release, DeviceCall::map,
+                                DeviceCall::set_access, DeviceCall::unmap}) {
+    for (std::uint64_t nth = 1; nth <= 16; ++nth) {
+      GraphPool one(*heap_), other(*heap_);
+      Graph graph = small_graph(one, a_, 24_MiB);
+      launch(graph, a_);
+      device_.finish();
+      Graph graph_of_other = small_graph(other, a_, 20_MiB);
+      device_.fail(call, nth);
+      for (int turn = 0; turn < 2; ++turn) {
+        (void)graph_of_other.launch(a_);
+        (void)graph.launch(a_);
+        EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+      }
+      (void)device_.forget_faults();
+      launch(graph_of_other, a_);
+      launch(graph, a_);
+      expect_no_race();
+      ASSERT_FALSE(HasFailure()) << "call " << static_cast<int>(call) << ", number " << nth;
+    }
+  }
+}
+
+TEST_P(GraphScratchIsLent, LaunchesOfSeveralThreadsTakeTurns) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  may_race_ = true;  // the threads do not order what they queue
+  std::vector<std::thread> threads;
+  for (const Stream stream : {a_, b_, c_}) {
+    threads.emplace_back([&, stream] {
+      for (int i = 0; i < 50; ++i) {
+        const Result<void*> block = heap_->allocate(20_MiB, stream);
+        EXPECT_TRUE(block.ok());
+        EXPECT_TRUE(graph.launch(stream).ok());
+        EXPECT_TRUE(heap_->deallocate(*block).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, AThreadThatLaunchesWaitsNotForItself) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  void* const block = written(60_MiB, b_);
+  free(block);
+  {
+    const Result<GraphLaunch> begun = pool.begin_launch(a_);
+    ASSERT_TRUE(begun.ok());
+    expect_error(pool.begin_launch(a_), ErrorCode::invalid_argument, "this thread");
+    expect_error(graph.launch(a_), ErrorCode::invalid_argument, "this thread");
+    expect_error(pool.allocate(1_MiB, a_), ErrorCode::invalid_argument, "this thread");
+    EXPECT_FALSE(pool.keep_scratch().ok());
+    EXPECT_TRUE(pool.keep_scratch(false).ok());
+  }
+  launch(graph, a_);
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, ALaunchWithoutMemoryForWhatIsInUseIsRefusedAndLosesNothing) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  heap_->set_limit(held());
+  void* const block = written(60_MiB, b_);
+  expect_error(graph.launch(a_), ErrorCode::out_of_memory, "WEIR_GRAPH_SCRATCH");
+  read(b_, block);
+  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+  free(block);
+  launch(graph, a_);
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, ComesBackForACaptureARestoreAWarmUpAndTheEndOfThePool) {
+  auto pool = std::make_unique<GraphPool>(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(*pool, 64_MiB, output);
+  launch(graph, a_);
+  const std::vector<PlacedBlock> saved = pool->blocks();
+  const auto lend = [&] {
+    void* const block = written(60_MiB, b_);
+    EXPECT_GT(pool->statistics().lent_bytes, 0_B);
+    free(block);
+  };
+  lend();
+  Graph second = small_graph(*pool, a_, 40_MiB);
+  EXPECT_EQ(pool->statistics().lent_bytes, 0_B);
+  launch(second, a_);
+  lend();
+  EXPECT_TRUE(pool->restore(saved).ok());
+  EXPECT_EQ(pool->statistics().lent_bytes, 0_B);
+  lend();
+  {
+    const PoolBinding binding = warm_up(*pool, a_);
+    free(written(8_MiB, a_));
+  }
+  EXPECT_EQ(pool->statistics().lent_bytes, 0_B);
+  launch(graph, a_);
+  lend();
+  void* const block = written(60_MiB, b_);
+  pool.reset();
+  graph = Graph();
+  second = Graph();
+  free(output);
+  read(b_, block);
+  free(block);
+}
+
+TEST_P(GraphScratchIsLent, EveryDriverCallOfALoanAndOfALaunchMayFail) {
+  constexpr std::array kCalls{DeviceCall::create,     DeviceCall::map,    DeviceCall::set_access,
+                              DeviceCall::unmap,      DeviceCall::record, DeviceCall::wait,
+                              DeviceCall::synchronize};
+  for (const DeviceCall call : kCalls) {
+    for (std::uint64_t nth = 1; nth <= 12; ++nth) {
+      GraphPool pool(*heap_);
+      void* output = nullptr;
+      Graph graph = graph_with(pool, 48_MiB, output);
+      launch(graph, a_);
+      device_.fail(call, nth);
+      std::vector<void*> blocks;
+      for (const Bytes bytes : {20_MiB, 24_MiB}) {
+        const Result<void*> block = heap_->allocate(bytes, b_);
+        if (!block) continue;
+        sizes_[*block] = bytes;
+        live_ += bytes;
+        write(b_, *block);
+        blocks.push_back(*block);
+      }
+      (void)graph.launch(a_);
+      expect_no_race();
+      EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+      (void)device_.forget_faults();
+      for (void* const block : blocks) read(b_, block);
+      launch(graph, a_);
+      for (void* const block : blocks) free(block);
+      free(output);
+      expect_no_race();
+      ASSERT_FALSE(HasFailure()) << "call " << static_cast<int>(call) << ", number " << nth;
+    }
+  }
+}
+
+TEST_P(GraphScratchIsLent, SleepsAsTheRestDoes) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  void* const kept = written(20_MiB, b_);
+  void* const freed = written(30_MiB, b_);
+  free(freed);
+  ASSERT_TRUE(heap_->tags().sleep({}).ok());
+  EXPECT_EQ(held(), 0_B);
+  expect_error(graph.launch(a_), ErrorCode::asleep, "sleeps");
+  ASSERT_TRUE(heap_->tags().wake({}).ok());
+  launch(graph, a_);
+  read(b_, kept);
+  expect_no_race();
+  free(kept);
+  free(output);
+}
+
+}  // namespace
+}  // namespace weir
