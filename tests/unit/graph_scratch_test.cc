@@ -392,5 +392,51 @@ TEST_P(GraphScratchIsLent, SleepsAsTheRestDoes) {
   free(output);
 }
 
+class GraphsOfSeveralStreams : public test::GraphPools, public testing::WithParamInterface<Trust> {
+ protected:
+  GraphsOfSeveralStreams() : GraphPools({.trust = GetParam()}) {}
+};
+INSTANTIATE_TEST_SUITE_P(All, GraphsOfSeveralStreams, testing::Values(Trust::told, Trust::context),
+                         [](const auto& info) {
+                           return info.param == Trust::told ? "Told" : "Context";
+                         });
+
+TEST_P(GraphsOfSeveralStreams, ShareOnePoolsMemoryIfNoWorkIsLeftAsTheyAreCaptured) {
+  GraphPool pool(*heap_);
+  std::vector<Graph> graphs;
+  for (int i = 0; i < 6; ++i) {
+    const Stream stream = device_.new_stream();
+    free(written(64_MiB, stream));  // eager work of its own
+    device_.finish();
+    CaptureScope capture = begin(pool, stream);
+    for (int layer = 0; layer < 3; ++layer) free(written(64_MiB, stream));
+    graphs.push_back(end(capture));
+    EXPECT_EQ(wrong_reads(graphs.back(), 5), 0u);
+  }
+  EXPECT_LE(pool.statistics().reserved_bytes, 70_MiB);
+  for (Graph& graph : graphs) launch(graph, a_);
+  expect_no_race();
+}
+
+TEST_P(GraphsOfSeveralStreams, DoNotWaitForEagerWorkThatIsLeft) {
+  if (GetParam() == Trust::told) GTEST_SKIP() << "there the host waits as a capture begins";
+  GraphPool pool(*heap_);
+  void* busy = nullptr;
+  {
+    const PoolBinding binding = warm_up(pool, a_);
+    busy = written(64_MiB, a_, 50_ms);
+    free(busy);
+  }
+  CaptureScope of_a = begin(pool, a_);
+  free(written(64_MiB, a_));
+  Graph first = end(of_a);
+  CaptureScope of_b = begin(pool, b_);
+  free(written(64_MiB, b_));
+  Graph second = end(of_b);
+  launch(second, b_);  // beside the eager work
+  expect_no_race();
+  EXPECT_EQ(device_.host_waits(), 0u);
+}
+
 }  // namespace
 }  // namespace weir

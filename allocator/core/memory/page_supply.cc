@@ -302,8 +302,9 @@ void PageSupply::give_back_addresses() {
   }
 }
 
-void PageSupply::keep_what_is_used() {
+void PageSupply::keep_what_is_used(std::optional<Sequence> over) {
   heap_.tables.keeps_used = true;
+  heap_.tables.over_at_capture = over;
   // What is in use now may be what the graph reads.
   for (auto& [id, page] : heap_.tables.pages.all()) {
     if (page.idle()) continue;
@@ -316,6 +317,7 @@ void PageSupply::keep_what_is_used() {
 
 void PageSupply::settle_kept(bool keep) {
   heap_.tables.keeps_used = heap_.tables.keeps_any = false;
+  heap_.tables.over_at_capture.reset();
   for (auto& [id, page] : heap_.tables.pages.all()) {
     if (page.kept == Page::Kept::for_now) page.kept = keep ? Page::Kept::yes : Page::Kept::no;
     const bool kept = page.kept != Page::Kept::no;

@@ -83,7 +83,8 @@ class PageSupply {
 
   // From now on pages that are used are kept: never unmapped, nor given up. settle_kept() ends
   // that: those pages stay kept, or are kept no more (but for pages kept before).
-  void keep_what_is_used();
+  // `over`: PageTables::over_at_capture.
+  void keep_what_is_used(std::optional<Sequence> over = std::nullopt);
   void settle_kept(bool keep);
   // No page is kept any more; `launches` may still use those that were.
   void let_go(const FenceSet& launches);

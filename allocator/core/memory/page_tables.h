@@ -48,6 +48,9 @@ struct PageTables {
   bool short_of_mappings = false;  // the last request failed for want of mappings
   bool keeps_used = false;         // a capture goes on: whatever page is used is kept
   bool keeps_any = false;          // some page is kept
+  // Trust::context: all work of the device was seen over as the capture that goes on began, up to
+  // this point of the context; none: it was not.
+  std::optional<Sequence> over_at_capture;
   // True while `first` alone has used the pages, and no fence was left on them: then nobody need be
   // waited for. Once false, it stays so.
   std::optional<TimelineId> first;

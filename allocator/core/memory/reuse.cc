@@ -127,7 +127,8 @@ bool Reuse::is_barred(const Owner& owner, const Tile* head, Range home) const {
   tables_.pages.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
     if (barred || page.kept == Page::Kept::no) return;
     barred = !Tiles::visit_notes(head, {page.home + offset, size}, [&](const Tile& tile) {
-      return tile.by == Tile::kNobody || stream(tile.by) == mine;
+      return tile.by == Tile::kNobody || stream(tile.by) == mine ||
+             (tables_.over_at_capture && tile.released <= *tables_.over_at_capture);
     });
   });
   return barred;

@@ -177,12 +177,18 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     } else if (!*done) {
       continue;  // another thread used the pool meanwhile
     }
+    // What earlier captures used on other streams serves this one too, if no eager work is left.
+    std::optional<Sequence> over;
+    if (!is_told()) {
+      const Fence all = timelines().release_point(TimelineId{});
+      if (timelines().is_seen_complete(all)) over = all.sequence;
+    }
     if (++last_epoch_ == kEager) ++last_epoch_;
     capture_ = Capture{
         .number = number, .epoch = last_epoch_, .watches = watches && is_told(), .untold = watches};
     shared_.observer.emit({.kind = EventKind::capture_begin, .pool = id()});
     events_.begin();
-    pages().idle()->keep_what_is_used();
+    pages().idle()->keep_what_is_used(over);
     return {};
   }
 }
@@ -220,7 +226,6 @@ void CapturePool::end_capture_locked() {
   const Capture ended = *std::exchange(capture_, std::nullopt);
   eager_uses_.clear();
   shared_.observer.emit({.kind = EventKind::capture_end, .pool = id()});
-  give_back_cached();
   pages().idle()->settle_kept(ended.keeps);
   if (ended.keeps) scratch_.note_graph(ended.untold);
   if (ended.keeps && ended.watches && ended.watched == 0) graphs_.note_unwatched();
