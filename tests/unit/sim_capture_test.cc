@@ -25,26 +25,6 @@ TEST_F(SimCaptures, AccessesAreCheckedWhenCaptured) {
   end(a_);
 }
 
-TEST_F(SimCaptures, AStreamThatOnlyWaitedHasNothingToJoin) {
-  begin(a_);
-  write(a_, 0);
-  order(a_, b_);
-  EXPECT_EQ(status(b_), CaptureInfo::Status::active);
-  end(a_);
-  EXPECT_EQ(status(b_), CaptureInfo::Status::none);
-}
-
-TEST_F(SimCaptures, AJoinThroughAThirdStreamCounts) {
-  begin(a_);
-  order(a_, b_);
-  order(a_, c_);
-  write(b_, 1);
-  order(b_, c_);
-  write(c_, 2);
-  order(c_, a_);
-  end(a_);
-}
-
 TEST_F(SimCaptures, ABrokenCaptureTakesItsOtherStreamsAlong) {
   const EventHandle eager = record(c_);
   begin(a_);

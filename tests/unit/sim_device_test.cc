@@ -6,7 +6,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "tests/unit/sim_memory_helpers.h"
 
@@ -123,21 +122,6 @@ TEST_F(SimTime, FinishWaitsForEveryStream) {
   EXPECT_EQ(device_.host_waits(), 0u);
 }
 
-// The driver ends a destroyed stream's work as any other.
-TEST_F(SimTime, ADestroyedStreamsWorkGoesOnToItsEnd) {
-  kernel(a_, 10_us);
-  ASSERT_TRUE(device_.destroy_stream(a_).ok());
-  ASSERT_TRUE(device_.destroy_stream(b_).ok());
-  device_.advance(3_us);
-  const EventHandle all = *device_.create_event();
-  ASSERT_TRUE(device_.record_context(all).ok());
-  EXPECT_FALSE(device_.finished(all));
-  ASSERT_TRUE(device_.destroy_stream(device_.new_stream()).ok());
-  device_.finish();
-  EXPECT_EQ(device_.now(), 10_us);
-  EXPECT_TRUE(device_.finished(all));
-}
-
 // Peers of kernels that come when they are told to.
 class Peers final : public SimPeers {
  public:
@@ -207,22 +191,6 @@ TEST_F(SimTime, AnEventThatIsNoneIsRefused) {
   expect_refused(device_.destroy_event(none), "destroy_event: ");
 }
 
-TEST_F(SimTime, UsesOfDestroyedStreamsAreCounted) {
-  const EventHandle event = mark(a_);
-  kernel(b_, 10_us);
-  EXPECT_EQ(device_.uses_of_destroyed_streams(), 0u);
-  ASSERT_TRUE(device_.destroy_stream(b_).ok());  // its work still runs
-  (void)device_.wait(b_, event);
-  EXPECT_EQ(device_.uses_of_destroyed_streams(), 1u);
-  device_.finish();
-  ASSERT_TRUE(device_.destroy_stream(a_).ok());
-  (void)device_.record(event, a_);
-  (void)device_.record(event, b_);
-  EXPECT_EQ(device_.uses_of_destroyed_streams(), 3u);
-  (void)device_.record(event, Stream{.handle = a_.handle, .id = 4711});
-  EXPECT_EQ(device_.uses_of_destroyed_streams(), 3u) << "that never was one";
-}
-
 TEST_F(SimTime, ADestroyedStreamIsRefused) {
   ASSERT_TRUE(device_.destroy_stream(a_).ok());
   EXPECT_FALSE(device_.destroy_stream(a_).ok());
@@ -234,15 +202,6 @@ TEST_F(SimTime, ADestroyedStreamIsRefused) {
   EXPECT_EQ(device_.capture_info(a_).error().code(), ErrorCode::device);
   const Stream next = device_.new_stream();
   EXPECT_NE(next.id, a_.id) << "ids are not used again";
-}
-
-// Such a stream is the heap's own: the driver is told of it by its number outside the capture.
-TEST_F(SimTime, AStreamThatIsMarkedAsInACaptureIsNoneOfTheDevices) {
-  const EventHandle event = *device_.create_event();
-  EXPECT_FALSE(device_.record(event, a_.in_capture()).ok());
-  EXPECT_FALSE(device_.wait(a_.in_capture(), event).ok());
-  EXPECT_FALSE(device_.capture_info(a_.in_capture()).ok());
-  EXPECT_TRUE(device_.record(event, a_.in_capture().outside_capture()).ok());
 }
 
 // Memory
@@ -267,20 +226,6 @@ TEST(SimMemory, AKernelMayOnlyTouchWhatIsMappedAndAccessible) {
   EXPECT_FALSE(touch(0_B, 1_B).ok());
 }
 
-TEST(SimMemory, ARangeOverSeveralPagesMayBeTouchedAtOnce) {
-  SimDevice device;
-  const Address address = *device.reserve(8_MiB, 2_MiB);
-  const PhysicalHandle small = *device.create(2_MiB);
-  const PhysicalHandle large = *device.create(6_MiB);
-  ASSERT_TRUE(device.map(address, 2_MiB, small).ok());
-  ASSERT_TRUE(device.map(address + 2_MiB, 6_MiB, large).ok());
-  ASSERT_TRUE(device.set_access(address, 8_MiB).ok());
-  const Stream a = device.new_stream(), b = device.new_stream();
-  ASSERT_TRUE(device.launch(a, Writes((address + 1_MiB).pointer(), 7_MiB), 0_ns).ok());
-  ASSERT_TRUE(device.launch(b, Reads(address.pointer(), 8_MiB), 0_ns).ok());
-  EXPECT_EQ(device.race_count(), 1u) << "one pair, though it meets in two pages";
-}
-
 TEST(SimMemory, AllAddressesCanBeReservedAndNoMore) {
   constexpr Bytes kAll = 80_TiB;
   SimDevice device;
@@ -290,19 +235,6 @@ TEST(SimMemory, AllAddressesCanBeReservedAndNoMore) {
   EXPECT_FALSE(device.reserve(2_MiB, 2_MiB).ok());
   ASSERT_TRUE(device.unreserve(*all, kAll).ok());
   EXPECT_TRUE(device.reserve(2_MiB, 2_MiB).ok());
-}
-
-TEST(SimMemory, AFreedSegmentGoesWithItsPageItsMappingAndItsAddress) {
-  SimDevice device;
-  const Address first = *device.allocate_segment(4_MiB), second = *device.allocate_segment(2_MiB);
-  ASSERT_TRUE(device.free_segment(first, 4_MiB).ok());
-  EXPECT_EQ(device.physical_bytes(), 2_MiB);
-  EXPECT_EQ(device.live().handles, 1u);
-  EXPECT_EQ(device.live().mappings, 1u);
-  EXPECT_EQ(device.live().reservations, 1u);
-  EXPECT_FALSE(device.free_segment(first, 4_MiB).ok());
-  EXPECT_EQ(*device.allocate_segment(4_MiB), first);
-  ASSERT_TRUE(device.free_segment(second, 2_MiB).ok());
 }
 
 TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped) {
@@ -316,22 +248,6 @@ TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped)
   EXPECT_FALSE(device.release(page.handle).ok());
   ASSERT_TRUE(device.unmap(page.address, 2_MiB).ok());
   EXPECT_EQ(device.physical_bytes(), 0_B);
-}
-
-TEST(SimMemory, MappingsPastTheCeilingCanNotBeMadeAccessible) {
-  SimOptions options;
-  options.mapping_ceiling = 2;
-  SimDevice device(options);
-  const MappedPage page = new_page(device);
-  const Address second = test::map_at_new_address(device, page.handle, 2_MiB);
-  const Address third = *device.reserve(2_MiB, 2_MiB);
-  ASSERT_TRUE(device.map(third, 2_MiB, page.handle).ok());
-  const Status refused = device.set_access(third, 2_MiB);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("ceiling is 2"));
-  EXPECT_TRUE(device.set_access(second, 2_MiB).ok()) << "it is accessible already";
-  ASSERT_TRUE(device.unmap(second, 2_MiB).ok());
-  EXPECT_TRUE(device.set_access(third, 2_MiB).ok());
 }
 
 // Each refusal names the call, and changes nothing.
@@ -397,44 +313,6 @@ TEST(SimMemory, ASegmentThatCanNotBeUsedLeavesNothing) {
   EXPECT_EQ(device.live().handles, 1u);
   EXPECT_EQ(device.live().mappings, 1u);
   EXPECT_EQ(device.live().reservations, 1u);
-}
-
-TEST(SimMemory, ReservesWhereItIsAskedToUnlessSomethingLiesThere) {
-  SimDevice device;
-  constexpr Address kWanted{std::uint64_t{20} << 40};
-  EXPECT_EQ(*device.reserve_at(kWanted, 256_GiB, 2_MiB), kWanted);
-  const Address beside = *device.reserve_at(kWanted + 255_GiB, 2_GiB, 2_MiB);
-  EXPECT_NE(beside, kWanted + 255_GiB);
-  EXPECT_EQ(*device.reserve_at(kWanted + 256_GiB, 2_MiB, 2_MiB), kWanted + 256_GiB);
-  EXPECT_NE(*device.reserve_at(kWanted + 1_MiB, 2_MiB, 2_MiB), kWanted + 1_MiB) << "not aligned";
-  ASSERT_TRUE(device.unreserve(kWanted, 256_GiB).ok());
-  EXPECT_EQ(*device.reserve_at(kWanted + 1_GiB, 2_MiB, 2_MiB), kWanted + 1_GiB);
-}
-
-TEST(SimMemory, LiesElsewhereInEachProcessThatHasAnotherSeed) {
-  SimDevice one({.address_seed = 1}), same({.address_seed = 1}), other({.address_seed = 2});
-  const Address at = *one.reserve(256_GiB, 2_MiB);
-  EXPECT_EQ(*same.reserve(256_GiB, 2_MiB), at);
-  EXPECT_NE(*other.reserve(256_GiB, 2_MiB), at);
-  for (int i = 0; i < 40; ++i) EXPECT_TRUE(one.reserve(256_GiB, 2_MiB).ok());
-  EXPECT_NE(*other.allocate_segment(2_MiB), *one.allocate_segment(2_MiB));
-}
-
-TEST(SimMemory, PagesAreListedInOrderWithTheirMappings) {
-  SimDevice device;
-  const MappedPage first = new_page(device, 4_MiB), second = new_page(device, 2_MiB);
-  const PhysicalHandle unmapped = *device.create(6_MiB);
-  (void)test::map_at_new_address(device, first.handle, 4_MiB);
-  ASSERT_TRUE(device.release(second.handle).ok());
-  const std::vector<SimPage> pages = device.pages();
-  ASSERT_EQ(pages.size(), 3u);
-  const SimPage expected[] = {
-      {first.handle, 4_MiB, 2}, {second.handle, 2_MiB, 1}, {unmapped, 6_MiB, 0}};
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    EXPECT_EQ(pages[i].handle, expected[i].handle);
-    EXPECT_EQ(pages[i].bytes, expected[i].bytes);
-    EXPECT_EQ(pages[i].mappings, expected[i].mappings);
-  }
 }
 
 }  // namespace

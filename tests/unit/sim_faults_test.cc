@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <vector>
 
 #include "tests/unit/sim_memory_helpers.h"
 #include "weir/sim_device.h"
@@ -233,28 +231,6 @@ INSTANTIATE_TEST_SUITE_P(EachCall, SimFaults, testing::Range(0, kDeviceCalls),
                            return std::string(name_of(static_cast<DeviceCall>(each.param)));
                          });
 
-TEST(SimFaultScripts, ACaptureGoesOnAfterACallInItThatFailed) {
-  SimDevice device;
-  const Stream stream = device.new_stream();
-  ASSERT_TRUE(device.begin_capture(stream, CaptureMode::global).ok());
-  ASSERT_TRUE(device.launch(stream, 1_us).ok());
-  const std::uint64_t id = device.capture_info(stream)->id;
-  const std::vector<GraphNode> tips = *device.capture_tips(stream);
-  for (const DeviceCall call : {DeviceCall::record, DeviceCall::add_capture_dependencies,
-                                DeviceCall::begin_capture, DeviceCall::end_capture}) {
-    device.fail(call, 1);
-  }
-  const EventHandle event = *device.create_event();
-  EXPECT_FALSE(device.record(event, stream).ok());
-  EXPECT_FALSE(device.add_capture_dependencies(stream, tips).ok());
-  EXPECT_FALSE(device.begin_capture(stream, CaptureMode::global).ok());
-  EXPECT_FALSE(device.end_capture(stream).ok());
-  EXPECT_EQ(device.capture_info(stream)->status, CaptureInfo::Status::active);
-  EXPECT_EQ(device.capture_info(stream)->id, id);
-  EXPECT_EQ(*device.capture_tips(stream), tips);
-  EXPECT_TRUE(device.end_capture(stream).ok());
-}
-
 TEST(SimFaultScripts, SeveralFaultsOfOneCallEachComeInTheirTurn) {
   SimDevice device;
   device.fail(DeviceCall::create, 1, ErrorCode::out_of_memory);
@@ -270,19 +246,6 @@ TEST(SimFaultScripts, CallsMadeBeforeTheScriptDoNotCount) {
   ASSERT_TRUE(device.create(2_MiB).ok());
   device.fail(DeviceCall::create, 1);
   EXPECT_FALSE(device.create(2_MiB).ok());
-}
-
-TEST(SimFaultScripts, AFailedWaitOrdersNothing) {
-  SimDevice device;
-  const test::MappedPage page = test::new_page(device);
-  const Stream a = device.new_stream(), b = device.new_stream();
-  const EventHandle event = *device.create_event();
-  ASSERT_TRUE(device.launch(a, Writes(page.at(), 512_B), 1_us).ok());
-  ASSERT_TRUE(device.record(event, a).ok());
-  device.fail(DeviceCall::wait, 1);
-  ASSERT_FALSE(device.wait(b, event).ok());
-  ASSERT_TRUE(device.launch(b, Writes(page.at(), 512_B), 1_us).ok());
-  EXPECT_EQ(device.race_count(), 1u);
 }
 
 TEST(DeviceCalls, EachHasANameOfItsOwn) {

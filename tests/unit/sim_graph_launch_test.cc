@@ -39,48 +39,6 @@ TEST_F(SimGraphLaunch, ItTakesAsLongAsItsLongestPath) {
   EXPECT_EQ(device_.now() - start, 65_us);
 }
 
-TEST_F(SimGraphLaunch, ItIsWorkOfTheStreamThatLaunchesIt) {
-  const ExecutableHandle executable = one_write(0);
-  write(b_, 0);
-  launch(executable, b_);
-  read(b_, 0);
-  EXPECT_EQ(device_.race_count(), 0u);
-  read(c_, 0);
-  ASSERT_EQ(device_.race_count(), 1u);
-  EXPECT_EQ(device_.races()[0].first_stream, b_.id) << "not the stream it was captured on";
-}
-
-TEST_F(SimGraphLaunch, LaunchesOfOneExecutableFollowEachOther) {
-  const ExecutableHandle executable = one_write(0, 1_ms);
-  launch(executable, b_);
-  launch(executable, c_);
-  EXPECT_EQ(device_.race_count(), 0u);
-  EXPECT_GE(device_.stream_waited(c_), 900_us);
-}
-
-TEST_F(SimGraphLaunch, ExecutablesOfOneGraphDoNot) {
-  begin(a_);
-  write(a_, 0);
-  const GraphHandle graph = end(a_);
-  launch(instantiate(graph), b_);
-  launch(instantiate(graph), c_);
-  EXPECT_EQ(device_.race_count(), 1u);
-}
-
-TEST_F(SimGraphLaunch, AnExecutableOutlivesItsGraph) {
-  begin(a_);
-  write(a_, 0);
-  const GraphHandle graph = end(a_);
-  EXPECT_EQ(device_.live().graphs, 1u);
-  const ExecutableHandle executable = instantiate(graph);
-  EXPECT_EQ(device_.live().executables, 1u);
-  ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  EXPECT_EQ(device_.live().graphs, 0u);
-  launch(executable, b_);
-  ASSERT_TRUE(device_.destroy_executable(executable).ok());
-  EXPECT_EQ(device_.live().executables, 0u);
-}
-
 TEST_F(SimGraphLaunch, HandlesThatAreNotLiveAreRefused) {
   const ExecutableHandle executable = one_write(0);
   const GraphHandle unknown{99};

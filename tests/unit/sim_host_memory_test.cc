@@ -45,23 +45,6 @@ TEST_F(SimHostMemory, ToFreeMemoryThatACopyStillFillsOrReadsIsARace) {
   EXPECT_EQ(device_.race_count(), 2u);
 }
 
-TEST_F(SimHostMemory, AfterTheHostHasWaitedNothingRaces) {
-  copy_out();
-  const EventHandle event = *device_.create_event();
-  ASSERT_TRUE(device_.record(event, out_).ok());
-  ASSERT_TRUE(device_.synchronize(event).ok());
-  ASSERT_TRUE(device_.free_host(host_, 4_MiB).ok());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// The two directions have a stream each, and nothing orders the one after the other.
-TEST_F(SimHostMemory, ACopyBackThatIsNotOrderedAfterTheCopyOutIsARace) {
-  copy_out();
-  const MappedPage other = new_page(device_);
-  ASSERT_TRUE(device_.copy_to_device(other.address, host_, 2_MiB, in_).ok());
-  EXPECT_EQ(device_.race_count(), 1u);
-}
-
 TEST_F(SimHostMemory, HostMemoryIsOfWhole2MiBAndEndsWhereTheHostHasNoMore) {
   SimDevice device({.host_memory = 8_MiB});
   for (const Bytes size : {0_B, 1_B, 1_MiB, 3_MiB}) {

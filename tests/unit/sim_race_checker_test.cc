@@ -50,39 +50,6 @@ TEST_F(RaceCheckerTest, WriteAfterUnorderedWriteIsARace) {
   EXPECT_EQ(race.second_time, 2_ns);
 }
 
-TEST_F(RaceCheckerTest, OfWhatAWriteCameAfterOnlyTheWriteIsRemembered) {
-  read(a_, 0, 100);
-  write(b_, 0, 100);
-  ASSERT_EQ(checker_.race_count(), 1u);
-  order(b_, c_);
-  write(c_, 0, 100);
-  EXPECT_EQ(checker_.race_count(), 1u);
-}
-
-TEST_F(RaceCheckerTest, AfterTheHostSawEverythingNothingConflicts) {
-  write(a_, 0, 100);
-  read(b_, 100, 200);
-  checker_.host_saw_everything();
-  write(c_, 0, 200);
-  EXPECT_EQ(checker_.race_count(), 0u);
-}
-
-TEST_F(RaceCheckerTest, APairIsReportedOnceHoweverManyRangesItMeetsIn) {
-  write(a_, 0, 1000);
-  order(a_, c_);
-  const Stamp reads = checker_.begin(c_, {Access::Kind::read, Address{1000}, 1000_B}, {5});
-  for (std::uint64_t i = 0; i < 1000; i += 100) checker_.touch(page_, i, i + 10, reads);
-  ASSERT_GT(page_.ranges(), 10u);
-  write(b_, 0, 1000);
-  EXPECT_EQ(checker_.race_count(), 2u) << "b against a's write, and against c's read";
-}
-
-TEST_F(RaceCheckerTest, EveryRaceIsCountedAndTheFirstHundredAreKept) {
-  for (int i = 0; i < 150; ++i) write(i % 2 == 0 ? a_ : b_, 0, 10);
-  EXPECT_EQ(checker_.race_count(), 149u);
-  EXPECT_EQ(checker_.races().size(), RaceChecker::kKept);
-}
-
 TEST_F(RaceCheckerTest, UnmappingWhatTheHostHasNotSeenCompleteIsReported) {
   LastUses uses;
   const Access access{Access::Kind::read, Address{4096}, 512_B};

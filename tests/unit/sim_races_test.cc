@@ -62,51 +62,6 @@ TEST_F(SimRaces, AQueryOrdersOnlyWhenItSaidTrue) {
   EXPECT_EQ(device_.race_count(), 1u);
 }
 
-TEST_F(SimRaces, ThatTheClockIsPastTheWorkOrdersNothing) {
-  launch(a_, Writes(page_.at(), 2_MiB));
-  const EventHandle event = record(a_);
-  device_.advance(1_ms);
-  ASSERT_TRUE(device_.finished(event));
-  launch(b_, Writes(page_.at(), 2_MiB));
-  EXPECT_EQ(device_.race_count(), 1u);
-}
-
-TEST_F(SimRaces, TwoAddressesOfOnePageAreTheSameBytes) {
-  const Address alias = test::map_at_new_address(device_, page_.handle, page_.size);
-  launch(a_, Writes(page_.at(1_MiB), 1_MiB));
-  launch(b_, Writes(alias.pointer(), 1_MiB));
-  EXPECT_THAT(device_.races(), IsEmpty()) << "the two halves of the page";
-  launch(c_, Reads((alias + 2_MiB - 1_B).pointer(), 1_B));
-  ASSERT_THAT(device_.races(), SizeIs(1));
-  EXPECT_EQ(device_.races()[0].first.address, page_.address + 1_MiB);
-  EXPECT_EQ(device_.races()[0].second.address, alias + 2_MiB - 1_B);
-}
-
-TEST_F(SimRaces, TwoPagesAtTheSameAddressInTurnAreDifferentBytes) {
-  launch(a_, Writes(page_.at(), 2_MiB));
-  device_.finish();
-  ASSERT_TRUE(device_.unmap(page_.address, page_.size).ok());
-  const PhysicalHandle other = *device_.create(page_.size);
-  ASSERT_TRUE(device_.map(page_.address, page_.size, other).ok());
-  ASSERT_TRUE(device_.set_access(page_.address, page_.size).ok());
-  launch(b_, Writes(page_.at(), 2_MiB));
-  const Address moved = test::map_at_new_address(device_, page_.handle, page_.size);
-  launch(c_, Writes(moved.pointer(), 2_MiB));
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// RMM's pool merged stream b's free list into stream c's without recording c's event again: a block
-// that b had taken from a could go from c to a third stream while a still ran.
-TEST_F(SimRaces, TheThreeStreamBugOfRmmIsCaught) {
-  launch(a_, Writes(page_.at(), 1_MiB), 10_ms);  // the stalled stream
-  const EventHandle stale = record(b_);          // b's event, from before b waited for a
-  order(a_, b_);                                 // b takes over a's free list
-  ASSERT_TRUE(device_.wait(c_, stale).ok());     // c steals from b, waiting for the stale event
-  launch(c_, Writes(page_.at(), 1_MiB));
-  ASSERT_THAT(device_.races(), SizeIs(1));
-  EXPECT_EQ(device_.races()[0].first_stream, a_.id);
-}
-
 TEST_F(SimRaces, UnmappingMemoryThatAKernelMayStillUseIsReported) {
   launch(a_, Reads(page_.at(), 512_B));
   order(a_, b_);
@@ -115,13 +70,6 @@ TEST_F(SimRaces, UnmappingMemoryThatAKernelMayStillUseIsReported) {
   const Race race = device_.races()[0];
   EXPECT_EQ(race.kind, Race::Kind::unmapped_in_use);
   EXPECT_THAT(race.describe(), HasSubstr("the host has not waited for stream"));
-}
-
-TEST_F(SimRaces, UnmappingOneAliasDoesNotMindWorkThroughTheOther) {
-  const Address alias = test::map_at_new_address(device_, page_.handle, page_.size);
-  launch(a_, Writes(page_.at(), 2_MiB));
-  ASSERT_TRUE(device_.unmap(alias, page_.size).ok());
-  EXPECT_THAT(device_.races(), IsEmpty());
 }
 
 // A driver waits for all work before it frees a segment, and here for no peer that never comes.
