@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -24,20 +23,6 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 using FlightRecorder = test::RecordingFiles;
-
-TEST_F(FlightRecorder, KeepsAllWhereThereIsRoom) {
-  const auto recorder = Recorder::keep(1_MiB, {.program = "p"});
-  const std::vector<Event> events{allocated(4096, 1_KiB, 1_us, 1), allocated(8192, 1_KiB, 2_us, 2)};
-  for (const Event& event : events) recorder->on_event(event);
-  recorder->mark(2_us, "a remark");
-  ASSERT_TRUE(recorder->write_to(path_).ok());
-  const Recording recording = read();
-  EXPECT_EQ(test::texts_of(test::events_of(recording)), test::texts_of(events));
-  EXPECT_EQ(recording.initial, 0u);
-  EXPECT_EQ(recording.program, "p");
-  EXPECT_THAT(recording.marks, ElementsAre(RecordedMark{2_us, "a remark"}));
-  EXPECT_EQ(recording.damage, "");
-}
 
 TEST_F(FlightRecorder, SaysWhatWasLiveBeforeTheOldestEventThatItKeeps) {
   SimDevice device;

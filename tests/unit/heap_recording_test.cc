@@ -74,28 +74,6 @@ class HeapRecording : public test::RecordingFiles {
   Stream a_ = device_.new_stream(), b_ = device_.new_stream();
 };
 
-TEST_F(HeapRecording, StartedInTheMiddleBeginsWithWhatIsThere) {
-  DeviceHeap heap(device_);
-  test::run_some(heap, a_, b_, 300);
-  const std::size_t live = heap.snapshot().blocks.size();
-  const auto recorder = open();
-  heap.start_recording(*recorder);
-  test::run_some(heap, b_, a_, 300);
-  (void)heap.snapshot();  // gives back what is cached, as that of expect_agreement() would later
-  EXPECT_TRUE(heap.stop_recording(*recorder));
-  ASSERT_TRUE(recorder->close().ok());
-  const Recording recording = read();
-  EXPECT_EQ(recording.damage, "");
-  expect_agreement(heap, test::events_of(recording));
-  std::size_t live_then = 0;
-  for (std::size_t i = 0; i < recording.initial; ++i) {
-    EXPECT_EQ(recording.events[i].time, recording.begin());
-    live_then += recording.events[i].kind == EventKind::allocate ? 1 : 0;
-  }
-  EXPECT_EQ(live_then, live);
-  EXPECT_GT(recording.events.size(), recording.initial + 300);
-}
-
 TEST_F(HeapRecording, AFileHasEachEventAsItWasWithAllOfItsFields) {
   for (const MemoryKind memory : {MemoryKind::pages, MemoryKind::plain}) {
     test::Collector events;
@@ -136,18 +114,6 @@ TEST_F(HeapRecording, OnceStoppedGetsNoMoreAndCanBeStartedByAnother) {
   expect_agreement(heap, second.events);
   EXPECT_TRUE(heap.stop_recording(second));
   EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-TEST_F(HeapRecording, SaysWhichStreamAHeapServes) {
-  test::Collector events;
-  DeviceHeap heap(device_, {}, &events);
-  void* const block = *heap.allocate(1_MiB, a_);
-  ASSERT_TRUE(heap.deallocate(block).ok());
-  ASSERT_TRUE(heap.retire(a_).ok());
-  ASSERT_TRUE(heap.allocate(1_MiB, b_).ok());  // by the same heap
-  EXPECT_EQ(kinds_of(events.events, EventKind::heap_open),
-            (std::vector<std::string>{"stream " + std::to_string(a_.id) + " pool 0",
-                                      "stream " + std::to_string(b_.id) + " pool 0"}));
 }
 
 TEST_F(HeapRecording, SaysWhenPoolsAndCapturesBeginAndEnd) {

@@ -44,32 +44,6 @@ TEST_F(Log, IsQuietByDefaultAndSpeaksOfTroubleOnStderr) {
                     Not(HasSubstr("news"))));
 }
 
-TEST_F(Log, OffIsSilent) {
-  ASSERT_TRUE(configure_log(LogLevel::off).ok());
-  ::testing::internal::CaptureStderr();
-  log(LogLevel::error, "some trouble");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
-  EXPECT_FALSE(log_enabled(LogLevel::error));
-}
-
-TEST_F(Log, GoesToTheFileThatItIsGiven) {
-  ASSERT_TRUE(configure_log(LogLevel::info, path_).ok());
-  ::testing::internal::CaptureStderr();
-  log(LogLevel::info, "with {braces} kept");
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
-  EXPECT_THAT(written(), HasSubstr("info: with {braces} kept\n"));
-}
-
-TEST_F(Log, AFileThatCannotBeOpenedIsAnErrorThatNamesItAndChangesNothing) {
-  ASSERT_TRUE(configure_log(LogLevel::error).ok());
-  const Status status = configure_log(LogLevel::debug, "/proc/no such folder/log");
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code(), ErrorCode::invalid_input);
-  EXPECT_THAT(status.error().message(), HasSubstr("/proc/no such folder/log"));
-  EXPECT_TRUE(log_enabled(LogLevel::error));
-  EXPECT_FALSE(log_enabled(LogLevel::warn));
-}
-
 // A typing error in a path: the log would be where nobody looks for it.
 TEST_F(Log, AFolderThatIsNotThereIsAnErrorAndIsNotMade) {
   const std::string folder = path_ + ".folder";
@@ -80,41 +54,6 @@ TEST_F(Log, AFolderThatIsNotThereIsAnErrorAndIsNotMade) {
               AllOf(HasSubstr(folder + "/log"), HasSubstr("there is no folder " + folder + ":")));
   EXPECT_FALSE(std::filesystem::exists(folder));
   EXPECT_FALSE(log_enabled(LogLevel::debug));
-}
-
-TEST_F(Log, EventsAreWrittenAtDebugLevelOnly) {
-  LogSink sink;
-  Event event;
-  event.kind = EventKind::allocate;
-  event.heap = {2};
-  event.stream = 7;
-  event.address = {0x2000000};
-  event.bytes = 512_B;
-  ASSERT_TRUE(configure_log(LogLevel::info, path_).ok());
-  sink.on_event(event);
-  ASSERT_TRUE(configure_log(LogLevel::debug, path_).ok());
-  event.bytes = 1_KiB;
-  sink.on_event(event);
-  EXPECT_THAT(written(), AllOf(HasSubstr("allocate heap=2 stream=7 address=0x2000000 bytes=1024"),
-                               Not(HasSubstr("bytes=512"))));
-}
-
-TEST_F(Log, EventsOfPagesNameThePageTheOthersNone) {
-  LogSink sink;
-  ASSERT_TRUE(configure_log(LogLevel::debug, path_).ok());
-  const EventKind of_pages[] = {EventKind::create, EventKind::release, EventKind::map,
-                                EventKind::unmap,  EventKind::lease,   EventKind::unlease};
-  for (const EventKind kind : of_pages) sink.on_event({.kind = kind, .page = {5}});
-  for (const EventKind kind : {EventKind::allocate, EventKind::deallocate, EventKind::fence}) {
-    sink.on_event({.kind = kind, .page = {5}});
-  }
-  const std::string log = written();
-  for (const EventKind kind : of_pages) {
-    EXPECT_THAT(log, HasSubstr(std::string(name_of(kind)) + " heap=0 page=5 "));
-  }
-  for (const char* const kind : {"allocate", "deallocate", "fence"}) {
-    EXPECT_THAT(log, HasSubstr(kind + std::string(" heap=0 time_ns=")));
-  }
 }
 
 TEST_F(Log, AnEventIsWrittenWithAllThatItSays) {

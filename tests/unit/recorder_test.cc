@@ -8,11 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstring>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/events_of.h"
@@ -30,81 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 using RecorderFile = test::RecordingFiles;
-
-TEST_F(RecorderFile, HoldsEveryFieldOfEveryKind) {
-  std::vector<Event> events;
-  events.push_back({.kind = EventKind::pool_open, .time = 1_ns, .pool = 3});
-  events.push_back({.kind = EventKind::heap_open, .heap = {7}, .time = 2_ns, .stream = 40});
-  events.push_back({.kind = EventKind::create, .page = {9}, .time = 3_ns, .bytes = 2_MiB});
-  events.push_back({.kind = EventKind::map,
-                    .heap = {7},
-                    .page = {9},
-                    .time = 4_ns,
-                    .address = {std::uint64_t{1} << 46},
-                    .bytes = 2_MiB});
-  events.push_back(
-      {.kind = EventKind::lease, .heap = {7}, .page = {9}, .time = 4_ns, .bytes = 2_MiB});
-  Event block = allocated(std::uint64_t{1} << 46, 700_B, 5_ns, 40);
-  block.heap = HeapId{7};
-  events.push_back(block);
-  events.push_back({.kind = EventKind::fence,
-                    .heap = {7},
-                    .time = 6_ns,
-                    .stream = 40,
-                    .other = 41,
-                    .address = block.address,
-                    .sequence = {~std::uint64_t{0}}});
-  events.push_back(freed(block, 1_ms));
-  events.push_back({.kind = EventKind::stream_wait,
-                    .heap = {7},
-                    .time = 1_ms,
-                    .stream = 40,
-                    .other = 41,
-                    .sequence = {12}});
-  events.push_back({.kind = EventKind::host_wait,
-                    .time = 2_ms,
-                    .other = 41,
-                    .sequence = {13},
-                    .duration = 5_us});
-  events.push_back({.kind = EventKind::capture_begin, .time = 2_ms, .pool = 3});
-  events.push_back({.kind = EventKind::capture_end, .time = 3_ms, .pool = 3});
-  events.push_back(
-      {.kind = EventKind::unlease, .heap = {7}, .page = {9}, .time = 3_ms, .bytes = 2_MiB});
-  events.push_back({.kind = EventKind::unmap,
-                    .page = {9},
-                    .time = 3_ms,
-                    .address = {std::uint64_t{1} << 46},
-                    .bytes = 2_MiB});
-  events.push_back({.kind = EventKind::release, .page = {9}, .time = 3_ms, .bytes = 2_MiB});
-  events.push_back({.kind = EventKind::trim, .time = 4_ms, .bytes = 2_MiB});
-  events.push_back(
-      {.kind = EventKind::out_of_memory, .time = 5_ms, .stream = 40, .requested = 1_TiB});
-  events.push_back({.kind = EventKind::pool_close, .time = 6_ms, .pool = 3});
-  events.push_back(
-      {.kind = EventKind::context_events_lost, .time = 7_ms, .stream = 40, .other = 1});
-  events.push_back({.kind = EventKind::region_elsewhere,
-                    .heap = kNoHeap,
-                    .time = 8_ms,
-                    .address = {std::uint64_t{1} << 46},
-                    .bytes = 1_GiB});
-  ASSERT_EQ(events.size(), static_cast<std::size_t>(kEventKinds));
-  {
-    const auto recorder =
-        open({.program = "a program", .device = "a device", .device_bytes = 80_GiB});
-    for (const Event& each : events) recorder->on_event(each);
-    recorder->mark(4_ms, "halfway");
-  }
-  const Recording recording = read();
-  EXPECT_EQ(test::texts_of(test::events_of(recording)), test::texts_of(events));
-  EXPECT_EQ(recording.source, path_);
-  EXPECT_EQ(recording.program, "a program");
-  EXPECT_EQ(recording.device, "a device");
-  EXPECT_EQ(recording.device_bytes, 80_GiB);
-  EXPECT_THAT(recording.marks, ElementsAre(RecordedMark{4_ms, "halfway"}));
-  EXPECT_EQ(recording.initial, 0u);
-  EXPECT_EQ(recording.dropped, 0u);
-  EXPECT_EQ(recording.damage, "");
-}
 
 TEST_F(RecorderFile, NamesTheRunningProgram) {
   open()->on_event(allocated(0x1000, 1_B, 1_us, 1));
@@ -143,46 +66,6 @@ TEST_F(RecorderFile, DropsAndCountsWhatComesWhileTheRingIsFull) {
   }
 }
 
-TEST_F(RecorderFile, KeepsEveryEventOfManyThreadsInTheirOrder) {
-  constexpr std::uint64_t kThreads = 4, kBlocks = 2000;
-  {
-    const auto recorder = open();
-    std::vector<std::thread> threads;
-    for (std::uint64_t t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&recorder, t] {
-        for (std::uint64_t i = 0; i < kBlocks; ++i) {
-          const Event block =
-              allocated(((t + 1) << 32) + 0x200 * (i % 7), Bytes{i % 500 + 1}, 1_us, t);
-          recorder->on_event(block);
-          recorder->on_event(freed(block, 1_us));
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  const Recording recording = read();
-  EXPECT_EQ(recording.damage, "");
-  ASSERT_THAT(recording.events, SizeIs(2 * kThreads * kBlocks));
-  std::vector<std::uint64_t> seen(kThreads, 0);
-  for (const Event& each : recording.events) {
-    const std::uint64_t nth = seen[each.stream]++;
-    EXPECT_EQ(each.kind, nth % 2 == 0 ? EventKind::allocate : EventKind::deallocate);
-    EXPECT_EQ(each.requested.count, nth / 2 % 500 + 1);
-  }
-}
-
-TEST_F(RecorderFile, IsThereSoonAndSoundWithoutAnEnd) {
-  const auto recorder = open();
-  recorder->on_event(allocated(0x1000, 1_B, 9_us, 1));
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (read().events.empty() && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  const Recording recording = read();
-  EXPECT_THAT(recording.events, SizeIs(1));
-  EXPECT_THAT(recording.damage, HasSubstr("the end is missing"));
-}
-
 TEST_F(RecorderFile, AKilledProcessLeavesWhatWasFlushed) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -200,31 +83,6 @@ TEST_F(RecorderFile, AKilledProcessLeavesWhatWasFlushed) {
   const Recording recording = read();
   EXPECT_THAT(recording.events, SizeIs(1000));
   EXPECT_THAT(recording.damage, HasSubstr("the end is missing"));
-}
-
-TEST_F(RecorderFile, AChildOfForkDoesNotWriteIntoIt) {
-  {
-    auto recorder = open();
-    recorder->on_event(allocated(0x1000, 1_B, 1_us, 1));
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      for (std::uint64_t i = 0; i < 5000; ++i) {
-        recorder->on_event(allocated(0x9000 + i * 0x200, 1_B, 2_us, 2));
-      }
-      (void)recorder->flush();
-      (void)recorder->close();
-      recorder.reset();
-      _exit(7);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(WEXITSTATUS(status), 7) << "the child did not get to its end";
-    recorder->on_event(allocated(0x2000, 1_B, 3_us, 1));
-  }
-  const Recording recording = read();
-  EXPECT_THAT(recording.events, SizeIs(2));
-  EXPECT_EQ(recording.damage, "");
 }
 
 TEST_F(RecorderFile, ThatCannotBeOpenedIsNamed) {

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -32,16 +31,6 @@ class SnapshotTest : public test::RecordingFiles {
   SimDevice device_;
   Stream a_ = device_.new_stream(), b_ = device_.new_stream();
 };
-
-TEST_F(SnapshotTest, HasTheHashOfEachPoolsLayoutAsText) {
-  DeviceHeap heap(device_);
-  ASSERT_TRUE(heap.allocate(1_MiB, a_).ok());
-  ASSERT_TRUE(write_snapshot(heap.snapshot(), path_).ok());
-  const json layout = json::parse(test::content_of(path_))["layouts"][0];
-  const std::string hash = layout["hash"];
-  EXPECT_EQ(std::stoull(hash, nullptr, 16), heap.layouts()[0].hash);
-  EXPECT_EQ(layout["placements"], 1);
-}
 
 TEST_F(SnapshotTest, SaysOfEachBlockWhoseItIsAndWhoUsesIt) {
   DeviceHeap heap(device_);
@@ -67,44 +56,6 @@ TEST_F(SnapshotTest, SaysOfEachBlockWhoseItIsAndWhoUsesIt) {
   EXPECT_EQ(snapshot.heaps[0].stream, a_.id);
   EXPECT_TRUE(snapshot.heaps[0].open);
   EXPECT_EQ(snapshot.statistics, heap.statistics());
-}
-
-TEST_F(SnapshotTest, KnowsTheTimeOfAllocationWhileItIsRecorded) {
-  DeviceHeap heap(device_);
-  void* const before = *heap.allocate(1_MiB, a_);
-  test::Collector sink;
-  heap.start_recording(sink);
-  device_.advance(5_ms);
-  const Nanoseconds now = device_.now();
-  (void)*heap.allocate(1_MiB, a_);
-  for (const BlockInfo& block : heap.snapshot().blocks) {
-    EXPECT_EQ(block.allocated_at.has_value(), block.address != Address::of(before));
-    if (block.allocated_at) {
-      EXPECT_GE(*block.allocated_at + 1049_us, now) << "it is exact to 1.049 ms";
-    }
-  }
-  (void)heap.stop_recording(sink);
-  for (const BlockInfo& block : heap.snapshot().blocks) EXPECT_FALSE(block.allocated_at);
-}
-
-TEST_F(SnapshotTest, SaysWhereEachPageIsMappedAndWhichBlocksArePools) {
-  DeviceHeap heap(device_);
-  GraphPool pool(heap);
-  Result<PoolBinding> binding = pool.warm_up(a_);
-  ASSERT_TRUE(binding.ok());
-  void* const of_pool = *heap.allocate(3_MiB, a_);
-  (void)*heap.allocate(3_MiB, b_);
-  const HeapSnapshot snapshot = heap.snapshot();
-  for (const BlockInfo& block : snapshot.blocks) {
-    EXPECT_EQ(block.pool, block.address == Address::of(of_pool) ? pool.id() : 0);
-  }
-  for (const PageInfo& page : snapshot.pages) {
-    EXPECT_EQ(page.mapped_at.size(), page.mappings);
-    ASSERT_FALSE(page.mapped_at.empty());
-  }
-  std::vector<std::uint64_t> pools;
-  for (const HeapInfo& each : snapshot.heaps) pools.push_back(each.pool);
-  EXPECT_THAT(pools, testing::UnorderedElementsAre(0u, pool.id()));
 }
 
 // What must hold in any snapshot, whatever other threads do meanwhile.

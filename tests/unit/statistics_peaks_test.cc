@@ -2,12 +2,9 @@
 // Peaks of the device and of its heaps: exact, though no two heaps meet to find them each time.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
 #include <deque>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,36 +22,6 @@ void deallocate(HeapFold& heap, Bytes bytes, Bytes requested) {
   heap.lag();
   heap.deallocate(bytes, requested);
 }
-
-// The folds of a device's heaps, each with its lock, as threads use them.
-class LockedFolds {
- public:
-  explicit LockedFolds(std::uint32_t heaps) : locks_(heaps) {
-    for (std::uint32_t i = 0; i < heaps; ++i)
-      folds_.emplace_back(device, HeapId{i}, i, false, &locks_[i]);
-  }
-  void allocate(std::size_t heap, Bytes bytes) {
-    const MutexLock lock(locks_[heap]);
-    weir::allocate(folds_[heap], bytes, bytes);
-  }
-  void deallocate(std::size_t heap, Bytes bytes) {
-    const MutexLock lock(locks_[heap]);
-    weir::deallocate(folds_[heap], bytes, bytes);
-  }
-  std::size_t size() const { return folds_.size(); }
-  // While no thread is at work.
-  Statistics statistics() const {
-    std::vector<HeapStatistics> parts;
-    for (const HeapFold& fold : folds_) parts.push_back(fold.statistics());
-    return device.combine(parts);
-  }
-
-  DeviceFold device;
-
- private:
-  std::vector<Mutex> locks_;
-  std::deque<HeapFold> folds_;
-};
 
 // What the statistics say, counted without folds: the device's gauges and each heap's.
 struct NaiveStatistics {
@@ -166,48 +133,6 @@ TEST(DeviceFold, PeaksAreExactInEverySequentialProgram) {
   }
 }
 
-TEST(DeviceFold, PeaksAreExactWhereHeapsAreLeftAloneAndUsedAgain) {
-  DeviceFold device;
-  std::deque<HeapFold> heaps;
-  for (std::uint32_t i = 0; i < 50; ++i) heaps.emplace_back(device, HeapId{i}, i);
-  std::mt19937_64 random(1);
-  std::uint64_t live = 0, peak = 0;
-  for (int turn = 0; turn < 400; ++turn) {
-    HeapFold& heap = heaps[random() % heaps.size()];
-    std::vector<Bytes> blocks;
-    for (int i = 0; i < 20; ++i) {
-      blocks.push_back(kGrain * (1 + random() % 2000));
-      allocate(heap, blocks.back(), blocks.back());
-      live += blocks.back().count;
-      peak = std::max(peak, live);
-    }
-    // One block in twenty turns stays for good, and the next heap takes over.
-    for (std::size_t i = random() % 20 == 0 ? 1 : 0; i < blocks.size(); ++i) {
-      deallocate(heap, blocks[i], blocks[i]);
-      live -= blocks[i].count;
-    }
-    std::vector<HeapStatistics> parts;
-    for (const HeapFold& each : heaps) parts.push_back(each.statistics());
-    const Statistics all = device.combine(parts);
-    ASSERT_EQ(all.live_bytes.current, live) << "turn " << turn;
-    ASSERT_EQ(all.live_bytes.peak, peak) << "turn " << turn;
-  }
-}
-
-TEST(DeviceFold, AHeapThatIsGoneTakesNoPartInLaterPeaks) {
-  DeviceFold device;
-  HeapFold stays(device, HeapId{0}, 10);
-  {
-    HeapFold gone(device, HeapId{1}, 11);
-    allocate(gone, 4_KiB, 4_KiB);
-    allocate(stays, 1_KiB, 1_KiB);
-  }
-  allocate(stays, 5_KiB, 5_KiB);
-  const Statistics all = device.combine({stays.statistics()});
-  EXPECT_EQ(all.live_bytes, (Gauge{6144, 6144, 6144}));
-  EXPECT_EQ(all.live_blocks, (Gauge{2, 2, 2}));
-}
-
 // It keeps its bounds where it was found at work, but not for ever.
 TEST(DeviceFold, AHeapThatWasFoundAtWorkIsAskedAgainLater) {
   DeviceFold device;
@@ -226,62 +151,6 @@ TEST(DeviceFold, AHeapThatWasFoundAtWorkIsAskedAgainLater) {
   EXPECT_EQ(device.combine({}).live_bytes.peak, peak);
   allocate(other, 10_GiB, 10_GiB);
   EXPECT_EQ(device.combine({}).live_bytes.peak, peak + (10_GiB).count);
-}
-
-TEST(DeviceFold, PeaksOfManyThreadsLieBetweenWhatWasReachedForSureAndWhatMayHaveBeen) {
-  constexpr std::uint32_t kThreads = 8;
-  constexpr int kRounds = 3000;
-  LockedFolds heaps(kThreads);
-  std::vector<std::uint64_t> highest(kThreads);  // of each heap
-  std::atomic<bool> done{false};
-  std::vector<std::thread> threads;
-  for (std::uint32_t i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&heaps, &most = highest[i], i] {
-      std::mt19937_64 random(i);
-      std::vector<Bytes> live;
-      std::uint64_t now = 0;
-      for (int round = 0; round < kRounds; ++round) {
-        if (!live.empty() && random() % 9 < 4) {
-          heaps.deallocate(i, live.back());
-          now -= live.back().count;
-          live.pop_back();
-        } else {
-          live.push_back(kGrain * (1 + random() % 100));
-          heaps.allocate(i, live.back());
-          most = std::max(most, now += live.back().count);
-        }
-      }
-      for (const Bytes bytes : live) heaps.deallocate(i, bytes);
-    });
-  }
-  std::thread reader([&] {
-    std::uint64_t peak = 0;
-    while (!done.load()) {
-      const std::uint64_t now = heaps.device.combine({}).live_bytes.peak;
-      EXPECT_GE(now, peak);  // a peak never falls
-      peak = now;
-    }
-  });
-  for (std::thread& thread : threads) thread.join();
-  done = true;
-  reader.join();
-
-  const Statistics all = heaps.statistics();
-  std::uint64_t sum = 0;
-  for (const std::uint64_t most : highest) sum += most;
-  EXPECT_EQ(all.live_bytes.current, 0u);
-  EXPECT_GE(all.live_bytes.peak, *std::max_element(highest.begin(), highest.end()));
-  EXPECT_LE(all.live_bytes.peak, sum);
-  // A heap has one thread at a time: its own peak is exact.
-  for (std::uint32_t i = 0; i < kThreads; ++i) {
-    EXPECT_EQ(all.heaps[i].live_bytes.peak, highest[i]);
-  }
-
-  // Whatever was missed, a rise above all before is seen.
-  for (std::size_t i = 0; i < kThreads; ++i) heaps.allocate(i, 64_MiB);
-  for (std::size_t i = 0; i < kThreads; ++i) heaps.deallocate(i, 64_MiB);
-  ASSERT_LT(sum, (64_MiB * kThreads).count);
-  EXPECT_EQ(heaps.statistics().live_bytes.peak, (64_MiB * kThreads).count);
 }
 
 }  // namespace
