@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -67,22 +66,6 @@ class AllocatorRecording : public ::testing::Test {
   SimDevice device_;
   void* const stream_ = device_.new_stream().handle;
 };
-
-// The devices that are opened later record to the first path.
-TEST_F(AllocatorRecording, ASecondStartIsRefusedThoughNoDeviceIsUsedYet) {
-  Allocator allocator(config({{"WEIR_DEVICE", "sim"}}));
-  allocator.record_start(path("one.weir"));
-  try {
-    allocator.record_start(path("two.weir"));
-    FAIL() << "two recordings at a time";
-  } catch (const Exception& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), HasSubstr("one.weir"));
-  }
-  pairs(allocator, nullptr, 1);
-  allocator.record_stop();
-  EXPECT_THAT(files(), ElementsAre("one.weir"));
-}
 
 std::string why_not(const std::function<void()>& call) {
   try {
@@ -214,17 +197,6 @@ TEST_F(AllocatorRecording, StartsAndStopsAsTheProgramAsks) {
   EXPECT_THROW(allocator.record_write(path("c.weir")), Exception) << "nothing is kept";
 }
 
-TEST_F(AllocatorRecording, ADeviceThatIsOpenedLaterIsRecordedToo) {
-  Config settings = config({});
-  settings.device = DeviceKind::sim;
-  Allocator allocator(settings);
-  allocator.record_start(path("late.weir"));
-  auto& sim = dynamic_cast<SimDevice&>(allocator.device(0));
-  pairs(allocator, sim.new_stream().handle, 4);
-  allocator.record_stop();
-  EXPECT_EQ(allocations(read("late.weir")), 4);
-}
-
 TEST_F(AllocatorRecording, ADeviceThatIsOpenedAfterTheEndIsNotRecorded) {
   Config settings = config({});
   settings.device = DeviceKind::sim;
@@ -307,21 +279,6 @@ TEST_F(AllocatorRecording, AFailureIsLoggedOnceAtEveryLevelFromWarnOn) {
     EXPECT_NE(first, std::string::npos) << text;
     EXPECT_EQ(text.find("warning:", first + 1), std::string::npos) << text;
   }
-}
-
-TEST_F(AllocatorRecording, ThatLacksNothingIsNoMatterForTheLog) {
-  Config settings = config({{"WEIR_RECORD", path("run.weir")}});
-  settings.log = LogLevel::warn;
-  settings.log_file = path("log");
-  {
-    Allocator allocator(device_, settings);
-    pairs(allocator, stream_, 3);
-    allocator.record_stop();
-    allocator.record_start(path("more.weir"));
-  }
-  ASSERT_TRUE(configure_log(LogLevel::off).ok());
-  EXPECT_EQ(test::content_of(path("log")), "");
-  EXPECT_EQ(read("run.weir").dropped + read("more.weir").dropped, 0u);
 }
 
 TEST_F(AllocatorRecording, ASignalStartsARecordingAndTheNextStopsIt) {

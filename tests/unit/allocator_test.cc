@@ -8,9 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -114,50 +112,10 @@ TEST(Allocators, TakeALimitThatIsAShareOfAllThatTheDeviceHas) {
   first.deallocate(block);
 }
 
-TEST(Allocators, OfPlainMemoryHaveNoPages) {
-  SimDevice device;
-  Config config = quiet();
-  config.memory = MemoryKind::plain;
-  Allocator allocator(device, config);
-  void* const stream = device.new_stream().handle;
-  const Buffer one = allocator.make_buffer(40_MiB, stream);
-  const Buffer other = allocator.make_buffer(40_MiB, stream, {.plain = true});
-  EXPECT_EQ(device.calls(DeviceCall::create), 0u);
-  EXPECT_EQ(device.calls(DeviceCall::allocate_segment), 2u);
-  // Nor do plain requests get pages where a pool of pages serves the stream.
-  GraphPool pages(allocator.heap(), {.memory = MemoryKind::pages});
-  const auto binding = pages.warm_up([](Stream) { return true; });
-  const Buffer third = allocator.make_buffer(40_MiB, stream, {.plain = true});
-  EXPECT_EQ(device.calls(DeviceCall::create), 0u);
-}
-
-TEST_F(AllocatorTest, GivesOutMemoryThatKernelsCanUse) {
-  void* const block = allocator_.allocate(3_MiB, compute_);
-  ASSERT_NE(block, nullptr);
-  EXPECT_EQ(Address::of(block).value % 512, 0u);
-  EXPECT_TRUE(device_.launch(stream(compute_), Writes(block, 3_MiB), 1_us).ok());
-  EXPECT_EQ(allocator_.statistics().live_bytes.current, (3_MiB).count);
-  allocator_.deallocate(block);
-  EXPECT_EQ(allocator_.statistics().live_bytes.current, 0u);
-  EXPECT_THAT(allocator_.validate(), IsEmpty());
-}
-
 TEST_F(AllocatorTest, NothingIsNull) {
   EXPECT_EQ(allocator_.allocate(0_B, compute_), nullptr);
   allocator_.deallocate(nullptr);
   EXPECT_FALSE(allocator_.make_buffer(0_B, compute_));
-}
-
-TEST_F(AllocatorTest, ARecordedStreamIsWaitedFor) {
-  allocator_.set_limit(64_MiB);
-  void* const first = allocator_.allocate(64_MiB, compute_);
-  allocator_.record_stream(first, copy_);
-  ASSERT_TRUE(device_.launch(stream(copy_), Writes(first, 64_MiB), 5_ms).ok());
-  allocator_.deallocate(first);
-  void* const second = allocator_.allocate(64_MiB, compute_);
-  ASSERT_TRUE(device_.launch(stream(compute_), Writes(second, 64_MiB), 1_ms).ok());
-  EXPECT_THAT(device_.races(), IsEmpty());
-  allocator_.deallocate(second);
 }
 
 TEST_F(AllocatorTest, OutOfMemoryIsABadAllocThatSaysWhatHoldsTheMemory) {
@@ -202,33 +160,10 @@ TEST_F(AllocatorTest, AStreamThatIsNoneIsAnError) {
   EXPECT_EQ(allocator_.statistics().live_blocks.total, 0u);
 }
 
-TEST_F(AllocatorTest, ARetiredStreamsBlocksMayStillGoBack) {
-  const Stream brief = device_.new_stream();
-  void* const block = allocator_.allocate(4_MiB, brief.handle);
-  ASSERT_TRUE(device_.launch(brief, Writes(block, 4_MiB), 3_ms).ok());
-  allocator_.retire(brief.handle);
-  ASSERT_TRUE(device_.destroy_stream(brief).ok());
-  allocator_.set_limit(4_MiB);
-  allocator_.deallocate(block);
-  void* const next = allocator_.allocate(4_MiB, compute_);
-  ASSERT_TRUE(device_.launch(stream(compute_), Writes(next, 4_MiB), 1_us).ok());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
 TEST_F(AllocatorTest, ADeviceThatIsNotThereIsAnErrorThatSaysHowManyThereAre) {
   EXPECT_THAT(thrown_by<Exception>([&] { (void)allocator_.allocate(1_MiB, compute_, 1); }),
               AllOf(HasSubstr("there is no device 1: the only one is device 0")));
   EXPECT_THROW((void)allocator_.statistics(-2), Exception);
-}
-
-TEST_F(AllocatorTest, SnapshotListsTheLiveBlocks) {
-  void* const block = allocator_.allocate(1000_B, copy_);
-  const HeapSnapshot snapshot = allocator_.snapshot();
-  ASSERT_EQ(snapshot.blocks.size(), 1u);
-  EXPECT_EQ(snapshot.blocks[0].address, Address::of(block));
-  EXPECT_EQ(snapshot.blocks[0].requested, 1000_B);
-  EXPECT_EQ(snapshot.blocks[0].bytes, 1_KiB);
-  EXPECT_EQ(snapshot.blocks[0].stream, stream(copy_).id);
 }
 
 TEST(AllocatorLifetime, EverythingGoesBackToTheDevice) {
@@ -250,16 +185,6 @@ class BufferTest : public AllocatorTest {
   std::uint64_t live() const { return allocator_.statistics().live_blocks.current; }
 };
 
-TEST_F(BufferTest, GivesItsBlockBackAtTheEndOfItsScope) {
-  {
-    const Buffer buffer = allocator_.make_buffer(1_MiB, compute_);
-    EXPECT_NE(buffer.data(), nullptr);
-    EXPECT_EQ(buffer.bytes(), 1_MiB);
-    EXPECT_EQ(live(), 1u);
-  }
-  EXPECT_EQ(live(), 0u);
-}
-
 TEST_F(BufferTest, MovingPassesTheBlockOn) {
   Buffer first = allocator_.make_buffer(1_MiB, compute_);
   void* const block = first.data();
@@ -280,18 +205,6 @@ TEST_F(BufferTest, ReleaseLeavesTheBlockToTheCaller) {
   EXPECT_EQ(live(), 0u);
 }
 
-TEST_F(BufferTest, AFencedBufferIsReusedInOrder) {
-  allocator_.set_limit(32_MiB);
-  {
-    Buffer buffer = allocator_.make_buffer(32_MiB, compute_);
-    ASSERT_TRUE(device_.launch(stream(copy_), Reads(buffer.data(), 32_MiB), 2_ms).ok());
-    buffer.fence(copy_);
-  }
-  const Buffer next = allocator_.make_buffer(32_MiB, compute_);
-  ASSERT_TRUE(device_.launch(stream(compute_), Writes(next.data(), 32_MiB), 1_ms).ok());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
 // A destructor throws nothing.
 TEST_F(BufferTest, WhoseBlockIsGoneIsLogged) {
   const test::TemporaryFolder folder;
@@ -303,14 +216,6 @@ TEST_F(BufferTest, WhoseBlockIsGoneIsLogged) {
   ASSERT_TRUE(configure_log(LogLevel::warn).ok());  // closes the file
   EXPECT_THAT(test::content_of(folder / "log"), HasSubstr("error: "));
   EXPECT_EQ(live(), 0u);
-}
-
-TEST(AllocatorConfig, ARecordingThatCannotBeWrittenIsAnErrorThatNamesIt) {
-  SimDevice device;
-  Config config = quiet();
-  config.record = "/proc/no such folder/a.weir";
-  EXPECT_THAT(thrown_by<Exception>([&] { Allocator allocator(device, config); }),
-              HasSubstr("/proc/no such folder/a.weir"));
 }
 
 // An allocator that validates after every call, with a block.
@@ -387,26 +292,6 @@ TEST(AllocatorConfig, ALimitOfLessThanAPageIsWarnedOf) {
     const std::string line = "WEIR_LIMIT leaves " + std::to_string(limit.count) + says;
     EXPECT_EQ(test::content_of(config.log_file).find(line) != std::string::npos,
               limit < device.granularity());
-  }
-}
-
-TEST(AllocatorConfig, ADeviceThatIsOpenedIsLoggedWithItsName) {
-  const test::TemporaryFolder folder;
-  Config config;
-  config.log_file = folder / "log";
-  for (const LogLevel level : {LogLevel::warn, LogLevel::info}) {
-    config.log = level;
-    std::vector<std::unique_ptr<Device>> devices;
-    for (int i = 0; i < 2; ++i) devices.push_back(std::make_unique<SimDevice>());
-    const std::string name = devices[0]->name();
-    { const Allocator allocator(std::move(devices), config); }
-    ASSERT_TRUE(configure_log(LogLevel::warn).ok());  // closes the file
-    const std::string log = test::content_of(config.log_file);
-    for (const char* const number : {"0", "1"}) {
-      EXPECT_EQ(log.find("info: device " + std::string(number) + ": " + name + "\n") != log.npos,
-                level == LogLevel::info)
-          << log;
-    }
   }
 }
 

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,21 +35,6 @@ TEST(Config, AnEmptyEnvironmentGivesTheDefaults) {
   const Result<Config> config = Config::from_environment(block);
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(*config, Config{});
-}
-
-TEST(Config, EveryVariableIsRead) {
-  const char* const block[] = {
-      "WEIR_DEVICE=sim",      "WEIR_LIMIT=20GiB",         "WEIR_REUSE=wait", "WEIR_LOG=debug",
-      "WEIR_LOG_FILE=/a/log", "WEIR_RECORD=run.trace.gz", "WEIR_VALIDATE=1", nullptr};
-  const Result<Config> config = Config::from_environment(block);
-  ASSERT_TRUE(config.ok()) << config.error().message();
-  EXPECT_EQ(config->device, DeviceKind::sim);
-  EXPECT_EQ(config->limit.bytes, 20_GiB);
-  EXPECT_EQ(config->reuse, ReusePolicy::wait);
-  EXPECT_EQ(config->log, LogLevel::debug);
-  EXPECT_EQ(config->log_file, "/a/log");
-  EXPECT_EQ(config->record, "run.trace.gz");
-  EXPECT_TRUE(config->validate);
 }
 
 TEST(Config, TrustIsToldOrContextOrLeftToWhoOpensTheHeap) {
