@@ -170,12 +170,6 @@ TEST_F(Grammar, AFileOfNoKnownKindIsTold) {
   }
 }
 
-TEST_F(Grammar, TheWordThatWasMeantIsTold) {
-  const Finished wrong = script(line("timeline --to cvs -o -", "small.trace"));
-  EXPECT_EQ(wrong.code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("did you mean 'csv'?"));
-}
-
 TEST_F(Grammar, ResultsGoWhereTheyAreSent) {
   for (const std::string command :
        {"replay small.trace", "report small.trace", "diff small.trace small.trace", "comm check",
@@ -239,14 +233,6 @@ TEST_F(Grammar, HelpThatCannotBeWrittenIsThree) {
     const Finished finished = script("$weir " + command + " >/dev/full");
     EXPECT_EQ(finished.code, 3) << command;
     EXPECT_EQ(finished.err, "weir: standard output could not be written\n") << command;
-  }
-}
-
-TEST_F(Grammar, OutputThatCannotBeWrittenIsSaidOnce) {
-  for (const std::string command : {"report $in/small.trace", "replay $in/small.trace"}) {
-    const Finished finished = script("$weir " + command + " >/dev/full");
-    EXPECT_EQ(finished.code, 3) << command;
-    EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   }
 }
 
@@ -339,14 +325,6 @@ TEST_F(Grammar, ASnapshotIsNothingToReplay) {
   const Finished finished = script("$weir replay $in/snapshot.json");
   EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, HasSubstr("nothing to replay"));
-}
-
-TEST_F(Grammar, MistakesShowTheUsageLine) {
-  const Finished finished = script("$weir timeline $in/small.trace");
-  EXPECT_EQ(finished.code, 2);
-  EXPECT_THAT(finished.err,
-              AllOf(HasSubstr("--to is required"), HasSubstr("Usage: weir timeline --to "),
-                    HasSubstr("Run 'weir timeline --help'")));
 }
 
 TEST_F(Grammar, AFileBehindJsonIsExplained) {

@@ -143,19 +143,6 @@ TEST(Load, BlocksGoFromStreamToStreamWithWaits) {
   EXPECT_GT(waited, 0U);
 }
 
-TEST(Load, BlocksThatTheTraceNeverFreesAreLiveAtTheEnd) {
-  const test::TemporaryFolder folder;
-  const Result<Loaded> recording =
-      load(folder.write("never_freed.trace", "a 0 100 0 0\na 1 200 0 5\nr 0 100 0 9\nm two\n"));
-  ASSERT_TRUE(recording.ok()) << recording.error().message();
-  const BlockLifetimes lifetimes = lifetimes_of(*recording);
-  ASSERT_EQ(lifetimes.blocks.size(), 2U);
-  EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
-  EXPECT_TRUE(lifetimes.blocks[1].live_at_end);
-  ASSERT_EQ(recording->marks.size(), 1U);
-  EXPECT_EQ(recording->marks[0].text, "two");
-}
-
 TEST(Load, RefusesWhatItDoesNotKnowAndNamesTheFile) {
   const test::TemporaryFolder folder;
   for (const std::string& path :

@@ -286,13 +286,6 @@ TEST_F(RingDifference, RecordingsWithoutACallInCommonSayWhichEndsBefore) {
   }
 }
 
-TEST_F(RingDifference, ARecordingWithoutCallsSaysHowTheyAreRecorded) {
-  HandMade none;
-  const std::string text = difference_text(between(program(), none));
-  EXPECT_THAT(text, HasSubstr("has no calls"));
-  EXPECT_THAT(text, HasSubstr("WEIR_RECORD"));
-}
-
 TEST_F(RingDifference, WhatWeirDidBeforeTheFirstCallOfARingIsNotCompared) {
   HandMade before = program(), after = program();
   before.initial().wait(5, 6);
@@ -305,14 +298,6 @@ TEST_F(RingDifference, WhatWeirDidBeforeTheFirstCallOfARingIsNotCompared) {
   before.wait(5, 6);
   for (HandMade* made : {&before, &after}) made->allocate(kGiB + 131072, 1_KiB);
   EXPECT_EQ(between(before, after).worked_otherwise, 7u);
-}
-
-TEST(CallDifference, OfADamagedRecordingMayBeWhatIsMissing) {
-  HandMade before = program(), after = program();
-  after.allocate(kGiB + 65536, 1_KiB);
-  EXPECT_THAT(difference_text(between(before, after)), Not(HasSubstr("what is missing")));
-  after.recording.damage = "a block is damaged";
-  EXPECT_THAT(difference_text(between(before, after)), HasSubstr("may be what is missing"));
 }
 
 }  // namespace

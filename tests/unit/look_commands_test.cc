@@ -11,7 +11,6 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
 #include "tests/unit/command_fixture.h"
@@ -267,24 +266,6 @@ TEST_F(LookCommands, WhatFitSaysFitsTheVerdictNames) {
       "(expandable_segments:True) would have fitted, and it did not.");
 }
 
-TEST_F(LookCommands, WithoutAFailureTheThirdLineNamesWhatWouldHoldLess) {
-  // A pass of large blocks, then one of smaller ones, under PyTorch's default settings.
-  std::string trace;
-  for (int i = 0; i < 10; ++i) trace += fmt::format("a {} {} 0 {}\n", i, 20 << 20, i);
-  for (int i = 0; i < 10; ++i) trace += fmt::format("f {} {} 0 {}\n", i, 20 << 20, 10 + i);
-  for (int i = 10; i < 20; ++i) trace += fmt::format("a {} {} 0 {}\n", i, 12 << 20, 10 + i);
-  for (int i = 20; i < 25; ++i) trace += fmt::format("a {} {} 0 {}\n", i, 16 << 20, 10 + i);
-  const auto less = nlohmann::json::parse(weir("report --json " + write("less.trace", trace)).out);
-  EXPECT_EQ(less["verdict"][2],
-            "What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold 200 MiB, Weir "
-            "200 MiB; under PyTorch's default settings it would hold 280 MiB.");
-  const auto none = nlohmann::json::parse(
-      weir("report --json " + write("none.trace", "a 0 104857600 0 0\nf 0 104857600 0 9\n")).out);
-  EXPECT_EQ(none["verdict"][2],
-            "No setting helps: under PyTorch's default settings it would hold 100 MiB, and 100 MiB "
-            "was live.");
-}
-
 TEST_F(LookCommands, ADeviceIsRefusedWhereAFileHasOne) {
   const std::string trace = write("small.trace", kSmallTrace);
   for (const std::string& command :
@@ -295,41 +276,6 @@ TEST_F(LookCommands, ADeviceIsRefusedWhereAFileHasOne) {
                 HasSubstr("small.trace: only PyTorch's snapshots have several devices: "
                           "leave --device out"));
   }
-}
-
-TEST_F(LookCommands, DamagedJsonIsSaidWithItsPlace) {
-  const Finished pytorchs = weir("report " + write("a.json", "{\"device_traces\":\n [[}"));
-  EXPECT_EQ(pytorchs.code, 3);
-  EXPECT_THAT(pytorchs.err, HasSubstr("a.json: the JSON is damaged at line 2, column 4: "));
-  const Finished weirs = weir("report " + write("b.json", "{\"weir_snapshot\": 1,\n\n}"));
-  EXPECT_EQ(weirs.code, 3);
-  EXPECT_THAT(weirs.err, HasSubstr("b.json: the JSON is damaged at line 3, column 1: "));
-}
-
-TEST_F(LookCommands, JsonThatWasCutOffIsSaidWithItsEndAndTheRemedy) {
-  const std::string whole = kRanOut, weirs = R"({"weir_snapshot": 1, "device": {"name": "sim"}})";
-  for (const std::string& text : {whole.substr(0, 900), whole.substr(0, whole.find("size") + 2),
-                                  weirs.substr(0, 30), weirs.substr(0, weirs.size() - 1)}) {
-    const Finished run = weir("report " + write("cut.json", text));
-    EXPECT_EQ(run.code, 3);
-    EXPECT_THAT(run.err,
-                HasSubstr(fmt::format("cut.json: the JSON was cut off: it ends at byte {}; "
-                                      "copy the file again, or write it again",
-                                      text.size())));
-  }
-}
-
-TEST_F(LookCommands, FitComparesNoReplayOfOneMomentWithWhatWasRecorded) {
-  const std::string file = write("moment.json", R"json({"segments": [
-    {"device": 0, "address": 67108864, "total_size": 41943040, "stream": 0, "segment_type": "large",
-     "blocks": [{"size": 10485760, "state": "active_allocated"},
-                {"size": 31457280, "state": "inactive"}]}],
-    "device_traces": [[]]})json");
-  const Finished all = weir("fit " + file), gpu = weir("fit --gpu 1GiB " + file);
-  EXPECT_THAT(all.out, AllOf(HasSubstr("holds at least"), HasSubstr("can't be compared")));
-  EXPECT_THAT(gpu.out, AllOf(HasSubstr("may fit"), ContainsRegex("recorded so\\) .*fits ")));
-  EXPECT_THAT(weir("fit " + write("small.trace", kSmallTrace)).out,
-              AllOf(HasSubstr("holds at most"), Not(HasSubstr("can't be compared"))));
 }
 
 TEST_F(LookCommands, PytorchsFormatKeepsTheDeviceAndWhatWasFreeOnIt) {
@@ -403,27 +349,6 @@ TEST_F(LookCommands, OnlyWhatStaysThroughTheRecordingIsTakenForWeights) {
             ContainsRegex("there before the recording began +1 +10.0 MiB +38.5 %")));
 }
 
-TEST_F(LookCommands, AFileThatBeginsAtItsPeakOrIsOneMomentClaimsNoPeak) {
-  const Finished cut = weir("report " + write("cut.json", kCut));
-  EXPECT_THAT(
-      cut.out,
-      StartsWith("At the beginning of the recording 26.0 MiB was live in 2 blocks on device 0.\n"));
-  const Finished moment =
-      weir("report " + write("moment.json", R"({"device_traces": [[]], "segments": [
-    {"device": 0, "address": 4096, "total_size": 20971520, "stream": 0, "segment_type": "large",
-     "blocks": [{"size": 10485760, "state": "active_allocated"},
-                {"size": 10485760, "state": "inactive"}]}]})"));
-  EXPECT_THAT(
-      moment.out,
-      StartsWith("At the moment of the snapshot 10.0 MiB was live in 1 block on device 0.\n"));
-  EXPECT_THAT(moment.out, HasSubstr("did not use at the moment of the snapshot: 10.0 MiB"));
-  for (const Finished& report : {cut, moment}) {
-    EXPECT_THAT(report.out, Not(ContainsRegex("its peak|the peak of live|peak of live")));
-    EXPECT_THAT(report.out, Not(ContainsRegex("would have held [^\n]* %")));
-  }
-  EXPECT_THAT(moment.out, Not(HasSubstr("peak")));
-}
-
 TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
   std::string snapshot = kRanOut;
   snapshot.replace(snapshot.find("{\"device\": 1,"), 13, "{\"device\": 3,");
@@ -440,31 +365,6 @@ TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
       beyond.out,
       StartsWith("At the moment of the snapshot 10.0 MiB was live in 1 block on device 3 of "
                  "4, which held most."));
-}
-
-// Its lines are those of a trace that was made of it.
-TEST_F(LookCommands, NoLineIsNamedOfAFileThatHasNone) {
-  const std::string nothing = write("nothing.json", R"({"segments": [], "device_traces": [[]]})");
-  EXPECT_EQ(weir("report " + nothing).err,
-            "weir: " + nothing +
-                ": the snapshot has no history; call torch.cuda.memory._record_memory_history() "
-                "before what is to be recorded\n");
-  const std::string large = write("large.json", R"({"segments": [], "device_traces": [[
-    {"action": "alloc", "addr": 512, "size": 4611686018427387904, "stream": 0, "time_us": 1}]]})");
-  EXPECT_THAT(weir("report " + large).err, HasSubstr("large.json: can't be replayed: "));
-}
-
-TEST_F(LookCommands, OfDevicesThatHeldTheSameNoneHeldMost) {
-  std::string snapshot = R"({"segments": [{"device": 0}, {"device": 1}], "device_traces": []})";
-  for (const std::string device : {"0", "1"}) {
-    const std::string named = "\"device\": " + device;
-    snapshot.replace(snapshot.find(named), named.size(),
-                     named + R"(, "address": 67108864, "total_size": 20971520, "stream": 0,
-      "segment_type": "large", "blocks": [{"size": 20971520, "state": "active_allocated"}])");
-  }
-  EXPECT_THAT(weir("report " + write("same.json", snapshot)).out,
-              StartsWith("At the moment of the snapshot 20.0 MiB was live in 1 block on device 0 "
-                         "of 2.\n"));
 }
 
 TEST_F(LookCommands, NumbersThatCountNothingAreNamed) {
@@ -495,25 +395,6 @@ TEST_F(LookCommands, NumbersThatCountNothingAreNamed) {
   EXPECT_THAT(refused(kOurs, "\"bytes\": 512", "\"bytes\": -512"),
               HasSubstr("bad.json: blocks[0].bytes is -512, where"));
   EXPECT_THAT(refused(kOurs, "\"time_ns\": 3", "\"time_ns\": 0.5"), HasSubstr("time_ns is 0.5"));
-}
-
-TEST_F(LookCommands, ABadFolderForTemporaryFilesIsNamed) {
-  const Finished look =
-      shell("TMPDIR=/nowhere/at/all " WEIR_TOOL " look --no-open " + write("ran_out.json", kRanOut),
-            ">" + path("out"));
-  EXPECT_EQ(look.code, 3);
-  EXPECT_THAT(look.err, HasSubstr("/nowhere/at/all: no page can be made in it: No such "
-                                  "file or directory; set TMPDIR to another folder"));
-}
-
-TEST_F(LookCommands, ConvertSaysWhatATraceLeavesOut) {
-  const Finished converted =
-      weir("convert -o " + path("out.trace") + " " + write("ran_out.json", kRanOut));
-  EXPECT_EQ(converted.code, 0);
-  EXPECT_THAT(converted.err, HasSubstr("left out of the trace: stacks (weir report reads the file "
-                                       "itself), device 0\n"));
-  EXPECT_THAT(weir("convert -o " + path("plain.trace") + " " + write("t.trace", kSmallTrace)).err,
-              IsEmpty());
 }
 
 // A training step with weights of its own, whose gradients and optimizer's state stay.
@@ -637,17 +518,6 @@ TEST_F(LookCommands, LookLeavesNothingBehindWhenItIsKilledOrFails) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 
-TEST_F(LookCommands, ARequestThatAnRmmLogSaysFailedIsTheHeadline) {
-  const Finished report = weir("report " + write("rmm.csv",
-                                                 "Thread,Time,Action,Pointer,Size,Stream\n"
-                                                 "1,10:00:00.000001,allocate,0x7f00,1048576,0\n"
-                                                 "1,10:00:00.000002,free,0x7f00,1048576,0\n"
-                                                 "1,10:00:01.000002,allocate "
-                                                 "failure,(nil),99999999999,0\n"));
-  EXPECT_THAT(report.out, AllOf(StartsWith("Out of memory: 93.1 GiB wanted at 1.00 s"),
-                                HasSubstr("; nothing was live.\n")));
-}
-
 // As PyTorch 2.0 writes it: stacks are in the history of a block, and no time is known.
 TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
   const Finished report = weir("report " + write("old.json", R"({"segments": [
@@ -665,77 +535,6 @@ TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
                  "is in use.\n\n"));
   EXPECT_THAT(report.out, AllOf(HasSubstr("make (model.py:3)"), HasSubstr("the file has no times"),
                                 Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
-}
-
-TEST_F(LookCommands, WhereAllIsInUseTheVerdictSaysSoOnceAndWhatIsLeft) {
-  const Finished report = weir("report " + write("full.json", R"({"segments": [
-      {"device": 0, "address": 4096, "total_size": 2097152, "stream": 0, "blocks": [
-        {"size": 2097152, "state": "active_allocated"}]}], "device_traces": [[]]})"));
-  EXPECT_THAT(
-      report.out,
-      HasSubstr("\nNo setting helps: of the 2.00 MiB held at most 0 B is to gain, all else "
-                "is in use: load fewer or\nsmaller weights (half precision, offload).\n\n"));
-}
-
-// The autograd engine's stacks have no line of the program's.
-TEST_F(LookCommands, WhatABackwardPassMadeIsNotCountedAsTheProgramsLine) {
-  const Finished report = weir("report " + write("backward.json", R"json({"segments": [],
-      "device_traces": [[
-        {"action": "alloc", "addr": 1073741824, "size": 8388608, "stream": 0, "time_us": 1, "frames":
-          [{"name": "torch::autograd::generated::DivBackward0::apply(x)", "filename": "??", "line": 0},
-           {"name": "torch::autograd::Engine::evaluate_function(x)", "filename": "??", "line": 0}]},
-        {"action": "alloc", "addr": 1207959552, "size": 2097152, "stream": 0, "time_us": 2, "frames":
-          [{"name": "forward", "filename": "/x/model.py", "line": 7}]}]]})json"));
-  EXPECT_THAT(
-      report.out,
-      HasSubstr("\nMost of it: 8.00 MiB (80.0 %) made by DivBackward0 in the backward pass, "
-                "of no line that the file\nnames; of the program's own lines the most is "
-                "2.00 MiB (20.0 %), by forward (model.py:7).\n"));
-}
-
-TEST_F(LookCommands, RmmsDebugLogIsToldFromItsCsv) {
-  const std::string log = write("rmm.txt",
-                                "[777419][16:47:00:093520][info  ] ----- RMM LOG BEGIN [PTDS "
-                                "ENABLED] -----\n");
-  for (const std::string& command : {std::string("report "), std::string("fit ")}) {
-    EXPECT_THAT(weir(command + log).err,
-                HasSubstr("rmm.txt: RMM's debug log: Weir reads the CSV that RMM_LOG_FILE names"));
-  }
-}
-
-TEST_F(LookCommands, TheSettingThatTheProgramHadIsNotAdvised) {
-  for (const bool expandable : {false, true}) {
-    const std::string file = write("settings.json", std::string(R"({"segments": [
-        {"device": 0, "address": 1073741824, "total_size": 209715200, "stream": 0,
-         "blocks": [{"size": 104857600, "state": "active_allocated"},
-                    {"size": 104857600, "state": "inactive"}]}],
-      "device_traces": [[]], "allocator_settings": {"expandable_segments": )") +
-                                                        (expandable ? "true" : "false") + "}}");
-    const std::string advice = weir("report " + file).out;
-    const bool advised = advice.find("ALLOC_CONF=expandable_segments:True") != std::string::npos;
-    EXPECT_EQ(advised, !expandable) << advice;
-    EXPECT_EQ(advice.find("long-lived") != std::string::npos, expandable);
-    EXPECT_THAT(advice, HasSubstr("no stack was recorded: call\n"
-                                  "torch.cuda.memory._record_memory_history() first.\n"));
-  }
-}
-
-TEST_F(LookCommands, WhatAFileIsIsSaidWhereItCannotBeRead) {
-  const Finished trace = weir("report " + write("trace.json", R"({"traceEvents": []})"));
-  EXPECT_EQ(trace.code, 3);
-  EXPECT_THAT(trace.err, HasSubstr("a trace of PyTorch's profiler, which has no blocks"));
-  const Finished cut = weir("report " + write("cut.json", R"({"segments": [)"));
-  EXPECT_THAT(cut.err, HasSubstr("the JSON was cut off: it ends at byte 14"));
-  const Finished before = weir("--device 1 report " + write("s.json", kRanOut));
-  EXPECT_EQ(before.code, 2);
-  EXPECT_THAT(before.err, HasSubstr("'--device' stands before the command that it belongs to: "));
-}
-
-TEST_F(LookCommands, AProgramLargerThanAnyDeviceCanBeLookedAt) {
-  const Finished report =
-      weir("report --json " + write("large.trace", "a 0 900000000000 0 0\nr 0 900000000000 0 9\n"));
-  EXPECT_EQ(report.code, 0) << report.err;
-  EXPECT_EQ(nlohmann::json::parse(report.out)["peak_live"]["live_bytes"], 900'000'000'000);
 }
 
 TEST_F(LookCommands, DiffPrintsWhatChanged) {

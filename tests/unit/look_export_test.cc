@@ -224,15 +224,6 @@ TEST(WriteMemoryViz, HistoryHasEventsAsPytorchNamesThem) {
   EXPECT_THAT(viz["segments"], IsEmpty());
 }
 
-TEST(WriteMemoryViz, WhatWasThereBeforeIsNoHistory) {
-  HandMade made;
-  made.page(0).map(0, kAt).allocate(kAt, 100_B, 8).initial();
-  const nlohmann::json viz = memory_viz(made.recording);
-  ASSERT_EQ(viz["device_traces"][0].size(), 1U);
-  EXPECT_EQ(viz["device_traces"][0][0]["action"], "snapshot");
-  EXPECT_EQ(viz["segments"][0]["allocated_size"], 512);
-}
-
 TEST(WriteMemoryViz, TextThatIsNoUtf8OrFullOfQuotesStaysText) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 100_B);
@@ -308,15 +299,6 @@ TEST(Output, ReplacesTheFileBehindALinkAndLeavesNothingElse) {
     EXPECT_THAT(folder.read("real"), StartsWith("block,"));
     EXPECT_THAT(folder.names(), ElementsAre("link", "real"));
   }
-}
-
-TEST(Output, AnEarlierFilesPermissionsStay) {
-  using std::filesystem::perms;
-  const TemporaryFolder folder;
-  const std::string path = folder.write("private.csv", "");
-  std::filesystem::permissions(path, perms::owner_read | perms::owner_write);
-  ASSERT_TRUE(export_timeline(Recording{}, LookFormat::csv, path).ok());
-  EXPECT_EQ(std::filesystem::status(path).permissions(), perms::owner_read | perms::owner_write);
 }
 
 TEST(Output, WithoutCommitLeavesWhatWasThere) {

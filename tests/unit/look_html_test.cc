@@ -234,14 +234,5 @@ TEST(HtmlPage, StandsAloneOrNamesThePackageThatIsMissing) {
   EXPECT_THAT(text, HasSubstr("default-src 'none'"));
 }
 
-TEST(HtmlPage, AFileThatCannotBeWrittenIsNamed) {
-  const Loaded recording;
-  const Loaded* const one[] = {&recording};
-  const Status written = write_html("no/such/folder/page.html", one);
-  ASSERT_FALSE(written.ok());
-  EXPECT_THAT(written.error().message(),
-              HasSubstr(page_source::library().empty() ? "node-d3" : "no/such/folder/page.html"));
-}
-
 }  // namespace
 }  // namespace weir

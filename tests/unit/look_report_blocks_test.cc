@@ -133,19 +133,6 @@ TEST(ReportAdvice, MemoryThatWentAndCameAgainSpeaksAgainstTrimming) {
   EXPECT_THAT(report.advice, Contains(Field(&Advice::remedy, HasSubstr("trim(keep)"))));
 }
 
-TEST(ReportAdvice, MemoryThatIsNeededNoMoreSpeaksForTrimming) {
-  HandMade made = with_a_big_page();
-  made.allocate(kAt, kBig).deallocate(kAt);
-  for (int i = 0; i < 50; ++i) made.allocate(kAt, 64_MiB).deallocate(kAt);
-  const Report report = report_of(made.recording);
-  EXPECT_EQ(report.late_peak_live, 64_MiB);
-  EXPECT_THAT(report.advice,
-              Contains(Field(&Advice::evidence, HasSubstr("at most 64.0 MiB was live"))));
-  for (int i = 0; i < 50; ++i) made.allocate(kAt, kBig).deallocate(kAt);
-  EXPECT_THAT(report_of(made.recording).advice,
-              Not(Contains(Field(&Advice::evidence, HasSubstr("was live")))));
-}
-
 TEST(ReportAdvice, FailedRequestsComeFirst) {
   HandMade made = with_a_big_page();
   made.allocate(kAt, 512_MiB);
@@ -154,15 +141,6 @@ TEST(ReportAdvice, FailedRequestsComeFirst) {
   ASSERT_THAT(report.advice, Not(IsEmpty()));
   EXPECT_THAT(report.advice[0].evidence, HasSubstr("1 request failed for want of memory"));
   EXPECT_THAT(report.advice[0].remedy, HasSubstr("WEIR_LIMIT"));
-}
-
-TEST(ReportAdvice, ManyWaitsOfAPairNameTheTwoStreams) {
-  HandMade made = with_a_big_page();
-  for (int i = 0; i < 120; ++i) made.allocate(kAt, 1_MiB).wait(1, 2).deallocate(kAt);
-  EXPECT_THAT(report_of(made.recording).advice,
-              Contains(Field(&Advice::evidence,
-                             "Stream 1 was made to wait for stream 2 120 times, for 120 "
-                             "allocations in all.")));
 }
 
 }  // namespace

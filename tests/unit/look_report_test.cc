@@ -6,7 +6,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <string>
 
 #include "look/block_lifetimes.h"
@@ -135,15 +134,6 @@ TEST(Report, BlockThroughAnAliasUsesTheSamePage) {
   EXPECT_EQ(moment.leased, 4_MiB);
 }
 
-TEST(Report, BlocksOnPagesThatTheRecordingLacksAreUnplaced) {
-  HandMade made;
-  made.page(0).map(0, kAt).lease(0, 0).allocate(kAt, 1_MiB).allocate(kAt + 64 * kPage, 3_MiB);
-  made.allocate(kAt + 512 * kKiB, 1_MiB);  // half of it is the first block's: its end was missed
-  const Moment moment = report_of(made.recording).end;
-  EXPECT_EQ(moment.unplaced, 3_MiB + 512_KiB);
-  EXPECT_EQ(moment.requested + sum_of_causes(moment), moment.reserved + moment.unplaced);
-}
-
 // Events may contradict each other where others are missing: the parts add up all the same.
 TEST(Report, PartsAddUpWhateverTheEvents) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
@@ -175,19 +165,6 @@ TEST(Report, PartsAddUpWhateverTheEvents) {
           << "seed " << seed << ", after event " << moment->events;
     }
   }
-}
-
-TEST(Report, PeakOfReservedIsLookedAtWhereMostWasLive) {
-  HandMade made;
-  made.page(0).page(1).map(0, kAt).map(1, kAt + kPage).lease(0, 0).lease(1, 0);
-  made.allocate(kAt, 1_MiB).allocate(kAt + kPage, 2_MiB).deallocate(kAt + kPage).unlease(1, 0);
-  const Report report = report_of(made.recording);
-  EXPECT_EQ(report.peak_reserved.reserved, 4_MiB);
-  EXPECT_EQ(report.peak_reserved.live, 3_MiB);
-  EXPECT_EQ(report.peak_reserved.time, 7_us);
-  EXPECT_EQ(report.peak_live.live, 3_MiB);
-  EXPECT_EQ(report.end.live, 1_MiB);
-  EXPECT_EQ(cause(report.end, Cause::idle_pages), 2_MiB);
 }
 
 TEST(Report, PeakMayBeWhatWasThereAtTheBeginning) {
@@ -336,29 +313,6 @@ TEST(Report, TableThatIsTooWideHasItsLongestTextCut) {
   EXPECT_EQ(cut.size(), report_width() + 1);
   // A letter of two bytes is one column, and a line end no line end.
   EXPECT_THAT(text, HasSubstr("       3  na\xC3\xAFve?" + std::string(74, ' ') + "     512 B\n"));
-}
-
-TEST(Report, RowsOfATableThatDifferDoNotLookTheSameWhenCut) {
-  ReportTable table("lr");
-  const std::string begin(200, 'f');
-  for (const char* const end : {"encode (run.py:8)", "decode (run.py:9)", "decode (run.py:10)"}) {
-    table.add({begin + " < " + end, "1.00 GiB"});
-  }
-  const std::string text = table.text();
-  EXPECT_THAT(text, AllOf(HasSubstr("fff...encode (run.py:8) "), HasSubstr("...decode (run.py:9) "),
-                          HasSubstr("...decode (run.py:10) ")));
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), report_width());
-}
-
-TEST(Report, SaysWhatIsMissing) {
-  HandMade made;
-  made.page(0).map(0, kAt).lease(0, 0).allocate(kAt, 1000_B);
-  made.recording.dropped = 12;
-  made.recording.damage = "cut off at byte 99";
-  const std::string text = report_text(report_of(made.recording));
-  EXPECT_THAT(text, HasSubstr("12 events came too fast to be recorded"));
-  EXPECT_THAT(text, HasSubstr("Damaged: cut off at byte 99"));
 }
 
 }  // namespace

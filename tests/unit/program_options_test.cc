@@ -11,7 +11,6 @@
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <utility>
@@ -196,21 +195,6 @@ TEST(ProgramOptions, InstructionsCountsPairsOnlyOfANumberOfThem) {
 }
 
 #ifdef WEIR_SOAK
-TEST(ProgramOptions, TheSoakFindsNoLeakInLessThanThreeSeconds) {
-  const Finished finished = run(WEIR_SOAK " --plant-leak event --seconds 2.9");
-  EXPECT_EQ(finished.code, 2) << finished.text;
-  EXPECT_THAT(finished.text, AllOf(HasSubstr("--plant-leak"), HasSubstr("--seconds")));
-}
-
-TEST(ProgramOptions, EveryWorkerOfTheSoakMayStayIdle) {
-  const Finished idle = run(WEIR_SOAK
-                            " --seconds 0.1 --without "
-                            "blocks0,blocks1,graphs0,graphs1,ranks,keeper,visitor");
-  EXPECT_EQ(idle.code, 0) << idle.text;
-  EXPECT_THAT(idle.text, HasSubstr("\n0 steps, "));
-  EXPECT_EQ(run(WEIR_SOAK " --seconds 0.1 --without graphs").code, 2);
-}
-
 TEST(ProgramOptions, AnInterruptedSoakSaysWhatItFound) {
   for (const auto& [signal, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
     const Finished finished =
@@ -222,25 +206,6 @@ TEST(ProgramOptions, AnInterruptedSoakSaysWhatItFound) {
   }
 }
 #endif
-
-TEST(ProgramOptions, OutputThatCannotBeWrittenIsAnError) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  std::vector<std::string> commands;
-#ifdef WEIR_SLEEP
-  commands.insert(commands.end(),
-                  {WEIR_SLEEP " --help", WEIR_SLEEP " --sim --gib 1 --cycles 1 --small 1"});
-#endif
-#ifdef WEIR_SOAK
-  commands.insert(commands.end(), {WEIR_SOAK " --help", WEIR_SOAK " --seconds 0.1"});
-#endif
-  for (const std::string& command : commands) {
-    for (const char* const to : {"/dev/full", "&-"}) {
-      const Finished finished = run("sh -c '" + command + " 3>&1 >" + to + " 2>&3'");
-      EXPECT_EQ(finished.code, 1) << command << " to " << to << "\n" << finished.text;
-      EXPECT_THAT(finished.text, HasSubstr("standard output could not be written")) << command;
-    }
-  }
-}
 
 #ifdef WEIR_SCRIPTS
 TEST(ProgramOptions, TheJsonOfAScriptReplacesNoTrace) {

@@ -183,13 +183,6 @@ TEST(Replay, EmptyBlocksAreFine) {
   EXPECT_EQ(report.ratio(report.all), 1.0);
 }
 
-TEST(Replay, TraceOfMarkersAloneIsFine) {
-  const ReplayReport report = replayed(parsed("m begin\nm capture 1\n"), {.passes = 2});
-  EXPECT_EQ(failure(report), "");
-  EXPECT_EQ(report.trace_time, 0_ns);
-  EXPECT_EQ(report.graphs, 0u);  // nothing was captured
-}
-
 // Stream 6 uses block 0 past its free; block 1 takes its memory.
 constexpr const char* kCapturedLateUse =
     "m capture\na 0 4194304 5 0\nr 0 4194304 5 10\na 1 4194304 5 20\n"
@@ -230,15 +223,6 @@ TEST(Replay, RunningOutOfMemorySaysWhereAndWhatHoldsIt) {
   EXPECT_EQ(outcome.exit_code(), ExitCode::answer_is_no);
   EXPECT_THAT(outcome.complaint(), HasSubstr("t.trace:3: in pass 1: "));
   EXPECT_THAT(outcome.complaint(), HasSubstr("stream 5 of the trace"));
-}
-
-TEST(Replay, ProgressEndsAtTheEnd) {
-  std::uint64_t done = 0, all = 0;
-  ReplayOptions options{.passes = 3};
-  options.progress = [&](std::uint64_t now, std::uint64_t of) { done = now, all = of; };
-  replayed(parsed("a 0 512 0 0\nr 0 512 0 1\nf 0 512 0 1\n"), options);
-  EXPECT_EQ(done, 6u);
-  EXPECT_EQ(all, 6u);
 }
 
 TEST(Replay, ValidatedReplayMeasuresTheSame) {

@@ -102,26 +102,14 @@ TEST(TraceReader, PeakLiveRoundsEachBlockUpTo512AndEndsItAtTheUsersFree) {
   EXPECT_EQ(trace_of("a 0 0 0 0\n").peak_live, 0_B);
 }
 
-TEST(TraceReader, BlockWithTheFreesSideBySideWasUsedNowhereElse) {
-  const Trace trace = trace_of("a 0 512 0 0\nr 0 512 0 5\nf 0 512 0 9\n");
-  EXPECT_EQ(trace.blocks[0].used_until_us(), std::nullopt);
-}
-
-TEST(TraceReader, BlockWithALateReusableLineWasUsedUntilThen) {
-  const Trace trace = trace_of("a 0 512 0 0\nr 0 512 0 5\na 1 512 0 7\nf 0 512 0 9\n");
-  EXPECT_EQ(trace.blocks[0].used_until_us(), 9);
-  EXPECT_EQ(trace.blocks[1].used_until_us(), std::nullopt);
-}
-
-TEST(TraceReader, BlockThatNeverBecameReusableWasUsedAtItsFree) {
-  EXPECT_EQ(trace_of("a 0 512 0 0\nr 0 512 0 5\n").blocks[0].used_until_us(), 5);
-}
-
-TEST(TraceReader, ReusableLineWithoutAFreeIsBoth) {
-  const Trace trace = trace_of("a 0 512 0 0\nf 0 512 0 5\n");
-  ASSERT_EQ(trace.ops.size(), 2u);
-  EXPECT_EQ(trace.ops[1].kind, TraceOp::Kind::free);
-  EXPECT_EQ(trace.blocks[0].used_until_us(), std::nullopt);
+TEST(TraceReader, ABlockWasUsedUntilItsReusableLineWhereOthersLieBetween) {
+  const auto used_until = [](const std::string& lines) {
+    return trace_of("a 0 512 0 0\n" + lines).blocks[0].used_until_us();
+  };
+  EXPECT_EQ(used_until("r 0 512 0 5\na 1 512 0 7\nf 0 512 0 9\n"), 9);
+  EXPECT_EQ(used_until("r 0 512 0 5\nf 0 512 0 9\n"), std::nullopt);
+  EXPECT_EQ(used_until("f 0 512 0 5\n"), std::nullopt);
+  EXPECT_EQ(used_until("r 0 512 0 5\n"), 5);
 }
 
 TEST(TraceReader, BlockIdsNeedNotBeCounters) {
