@@ -2,8 +2,6 @@
 // Captures under Trust::context (docs/guarantees.md): which of them stop events of the whole
 // context, for how long, and what a captured stream's requests may take.
 #include <array>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "observe/statistics_fold.h"
@@ -32,28 +30,6 @@ class UntoldCaptures : public test::ContractPools {
   }
 };
 
-TEST_F(UntoldCaptures, NothingIsRecordedOnACapturedStream) {
-  void* const x = written(kBlock, t_);
-  EXPECT_TRUE(heap_.record_stream(x, s_).ok());
-  begin_unannounced(s_);
-  const std::uint64_t records = device_.calls(DeviceCall::record);
-  free(x);
-  EXPECT_EQ(device_.calls(DeviceCall::record), records);
-  end_and_destroy(s_);
-}
-
-TEST_F(UntoldCaptures, BetweenTheAnnouncementAndTheBeginningNoEventIsRecorded) {
-  free(written(kBlock, s_, kLong));
-  GraphPool* pool = open_pool();
-  PoolBinding binding = announce(*pool, m_);
-  const std::uint64_t events = context_events();
-  free(written(kBlock * 2, s_, kLong));
-  free(written(kBlock * 2, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(context_events(), events);
-  binding.close(false);
-}
-
 // After the device refused an event because of a capture that could not be known of.
 TEST_F(UntoldCaptures, ARefusedEventOfTheContextIsTheLast) {
   device_.fail(DeviceCall::record_context, 1, ErrorCode::capture);
@@ -65,64 +41,6 @@ TEST_F(UntoldCaptures, ARefusedEventOfTheContextIsTheLast) {
   free(written(kBlock * 2, m_));
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(context_events(), events);
-}
-
-TEST_F(UntoldCaptures, AnUnannouncedCaptureThatIsFoundByAskingEndsTheEvents) {
-  free(written(1_KiB, m_));  // m_ is met, and asks for nothing while it is captured
-  free(written(kBlock, s_, kLong));
-  const std::uint64_t events = context_events();
-  begin_unannounced(m_);
-  free(written(kBlock, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  end_and_destroy(m_);
-  free(written(kBlock * 2, s_));
-  free(written(kBlock * 2, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(context_events(), events);
-}
-
-TEST_F(UntoldCaptures, AnUnannouncedCaptureThatIsFoundByARequestEndsTheEvents) {
-  Stream other = device_.new_stream();
-  other.may_end = true;  // so it is not asked
-  free(written(kBlock, s_));
-  free(written(kBlock, t_));
-  begin_unannounced(other);
-  void* const x = written(kBlock * 2, other);
-  const std::uint64_t events = context_events();
-  EXPECT_TRUE(heap_.trim().ok());
-  end_and_destroy(other);
-  free(written(kBlock * 3, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(context_events(), events);
-  free(x);
-}
-
-TEST_F(UntoldCaptures, AnAnnouncedCaptureEndsTheEventsForItsDurationOnly) {
-  void* const x = written(kBlock, t_);
-  EXPECT_TRUE(heap_.record_stream(x, s_).ok());
-  GraphPool* pool = open_pool();
-  Captured captured = capture(*pool, s_, [&] {
-    void* const y = written(1_MiB, s_);
-    free(x);  // meets the capture
-    return y;
-  });
-  free(captured.output);
-  drop(captured, *pool);
-  close(pool);
-  expect_memory_moves_behind_an_event();
-}
-
-// The program ends the capture, and says so never. Whether it began is seen by what it asked for,
-// or by asking.
-TEST_F(UntoldCaptures, AnAnnouncedCaptureThatAskedForMemoryIsSeenToHaveEnded) {
-  GraphPool* pool = open_pool();
-  PoolBinding binding = announce(*pool, m_);
-  begin_unannounced(m_);
-  void* const x = written(1_MiB, m_);
-  end_and_destroy(m_);
-  expect_memory_moves_behind_an_event();
-  binding.close(false);
-  free(x);
 }
 
 TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
@@ -155,26 +73,6 @@ TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureIsNotAskedOnceItMayHaveEnded
     EXPECT_TRUE(heap_.trim().ok());
     binding.close(false);
   }
-}
-
-TEST_F(UntoldCaptures, AStreamThatWasCapturedOnceIsAskedEverAfter) {
-  GraphPool* pool = open_pool();
-  Captured captured = capture(*pool, m_, [] { return nullptr; });  // asks for no memory
-  drop(captured, *pool);
-  close(pool);
-  free(written(kBlock, s_, kLong));
-  begin_unannounced(m_);
-  free(written(kBlock, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  end_and_destroy(m_);
-}
-
-TEST_F(UntoldCaptures, ARetiredStreamIsNotAsked) {
-  const Stream retired = device_.new_stream();
-  free(written(1_KiB, retired));
-  EXPECT_TRUE(heap_.retire(retired).ok());
-  EXPECT_TRUE(device_.destroy_stream(retired).ok());
-  expect_memory_moves_behind_an_event();
 }
 
 // Each reason is heard of once, by whoever asks for it: in the statistics, in what records, by the
@@ -248,43 +146,6 @@ TEST_F(ContextEventsLostTest, IsSaidOnlyWhereSuchEventsAreUsed) {
   }
 }
 
-// What one stream took from another it took behind a wait; a graph that it captures may be launched
-// on a stream that waited for nothing.
-TEST_F(UntoldCaptures, AnUnannouncedCaptureGetsNoMemoryThatItsStreamWaitedFor) {
-  for (const Bytes size : {kBlock, 1_MiB}) {
-    for (const bool in_parts : {false, true}) {
-      DeviceHeap heap(device_, untold());
-      void* const x = *heap.allocate(size, t_);
-      write(x, size, t_, kLong);
-      EXPECT_TRUE(heap.deallocate(x).ok());
-      heap.set_limit(Bytes{heap.statistics().reserved_bytes.current});
-      const Bytes part = in_parts ? size / 2 : size;
-      void* const y = *heap.allocate(part, s_);
-      void* const beside = in_parts ? *heap.allocate(part, s_) : nullptr;
-      EXPECT_TRUE(heap.deallocate(y).ok());
-      EXPECT_TRUE(heap.trim().ok());
-      heap.set_limit(0_B);
-      begin_unannounced(s_);
-      void* const z = *heap.allocate(part, s_);
-      write(z, part, s_);
-      launch_once(end_unannounced(s_), m_);
-      EXPECT_TRUE(heap.deallocate(z).ok());
-      EXPECT_TRUE(heap.deallocate(beside).ok());
-    }
-  }
-}
-
-TEST_F(UntoldCaptures, AloneAnUnannouncedCaptureGetsItsStreamsMemoryAtOnce) {
-  free(written(kBlock, s_, kLong));
-  EXPECT_TRUE(heap_.trim().ok());
-  const Bytes before = reserved();
-  begin_unannounced(s_);
-  void* const x = written(kBlock, s_);
-  EXPECT_EQ(reserved(), before);
-  end_and_destroy(s_);
-  free(x);
-}
-
 // What a graph may use serves the stream that it was captured on, and no other.
 TEST_F(UntoldCaptures, MemoryOfAGraphServesNoOtherStreamOfItsPool) {
   for (const Bytes size : {kBlock, kBlock * 2, 1_MiB}) {
@@ -328,23 +189,6 @@ TEST_F(UntoldCaptures, MemoryOfAGraphServesNoOtherStreamOfItsPool) {
   }
 }
 
-TEST_F(UntoldCaptures, MemoryOfAGraphServesItsOwnStreamsNextCapture) {
-  GraphPool* pool = open_pool();
-  Captured first = capture(*pool, s_, [&] {
-    free(written(kBlock, s_));
-    return nullptr;
-  });
-  const Bytes before = reserved();
-  Captured second = capture(*pool, s_, [&] {
-    free(written(kBlock, s_));
-    return nullptr;
-  });
-  EXPECT_EQ(reserved(), before);
-  drop(first, *pool);
-  drop(second, *pool);
-  close(pool);
-}
-
 // A capture that is not the pool's, and whose requests the pool serves.
 TEST_F(UntoldCaptures, MemoryThatAnotherCaptureTookOfAPoolStaysUntilThePoolGoes) {
   GraphPool* pool = open_pool();
@@ -361,37 +205,6 @@ TEST_F(UntoldCaptures, MemoryThatAnotherCaptureTookOfAPoolStaysUntilThePoolGoes)
   device_.finish();
   EXPECT_TRUE(device_.destroy_graph(graph).ok());
   EXPECT_TRUE(device_.destroy_executable(executable).ok());
-  close(pool);
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
-}
-
-// ... though the executable is there still.
-TEST_F(UntoldCaptures, MemoryOfAGraphGoesWhenThePoolIsTold) {
-  GraphPool* pool = open_pool();
-  Captured captured = capture(*pool, s_, [&] { return written(kBlock, s_); });
-  free(captured.output);
-  pool->release_graph();
-  close(pool);
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
-  EXPECT_TRUE(device_.destroy_executable(captured.executable).ok());
-}
-
-// Weir's own captures too: where a graph was launched is not remembered by the stream.
-TEST_F(UntoldCaptures, AGraphsStreamEndsBeforeTheGraph) {
-  Stream gone = device_.new_stream();
-  gone.may_end = true;
-  GraphPool* pool = open_pool();
-  Result<CaptureScope> scope = CaptureScope::begin(*pool, s_);
-  ASSERT_TRUE(scope.ok());
-  free(written(kBlock, s_));
-  Result<Graph> graph = scope->end();
-  ASSERT_TRUE(graph.ok());
-  EXPECT_TRUE(graph->launch(gone).ok());
-  host_wait(gone);
-  EXPECT_TRUE(device_.destroy_stream(gone).ok());
-  { const Graph dropped = *std::move(graph); }
   close(pool);
   EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
   EXPECT_EQ(reserved(), 0_B);
@@ -419,42 +232,6 @@ TEST_F(UntoldCaptures, ABeginThatFailedEndsWithTheCaptureThatWasInItsWay) {
   failed->close(false);
   close(two);
   close(one);
-}
-
-// A block waits for the captures that may use it alone, of which the refused one is none.
-TEST_F(UntoldCaptures, ABeginThatAnotherLibrarysCaptureRefusesHoldsNoBlockBack) {
-  Stream origin = device_.new_stream();
-  origin.may_end = true;
-  void* const x = written(kBlock, s_);
-  begin_unannounced(origin);
-  GraphPool *refused = open_pool(), *pool = open_pool();
-  Result<PoolBinding> stale = refused->capture([](Stream) { return false; }, origin);
-  ASSERT_TRUE(stale.ok());
-  EXPECT_FALSE(device_.begin_capture(origin, CaptureMode::global).ok());
-  const Captured captured = capture(*pool, s_, [&] {
-    end_and_destroy(origin);
-    free(x);
-    return nullptr;
-  });
-  EXPECT_EQ(heap_.statistics().live_blocks.current, 0u);
-  drop(captured, *pool);
-}
-
-// What the program says of the state it goes back to, it orders itself.
-TEST_F(UntoldCaptures, GoingBackToAStateMakesNoStreamWait) {
-  GraphPool* pool = open_pool();
-  PoolBinding binding = warm_up(*pool, s_);
-  void* const x = written(kBlock, s_);
-  const std::vector<PlacedBlock> state = pool->blocks();
-  EXPECT_TRUE(heap_.record_stream(x, m_).ok());
-  order(s_, m_);
-  read(x, kBlock, m_, kLong);
-  free(x);
-  EXPECT_TRUE(pool->restore(state).ok());
-  EXPECT_EQ(heap_.statistics().stream_waits, 0u);
-  device_.finish();
-  free(x);
-  binding.close();
 }
 
 // The stream waits for t_'s long work, the graph does not: it is launched on another stream.
@@ -562,22 +339,6 @@ TEST_F(UntoldCaptures, ACaptureThatBeginsDuringAFreeStaysWhole) {
     EXPECT_TRUE(heap.deallocate(y).ok());
   }
   EXPECT_GT(calls, 1);
-}
-
-// Once the work that it waited for is over, a stream's requests are served as before.
-TEST_F(UntoldCaptures, AStreamAsksUntilWhatItWaitedForIsOver) {
-  void* const x = written(kBlock, t_);
-  heap_.set_limit(reserved());
-  free(x);
-  free(allocate(100_KiB, s_));
-  const auto questions = [&] {
-    const std::uint64_t before = device_.calls(DeviceCall::capture_info);
-    for (int i = 0; i < 200; ++i) free(allocate(100_KiB, s_));
-    return device_.calls(DeviceCall::capture_info) - before;
-  };
-  host_wait(s_);
-  EXPECT_EQ(questions(), 64u) << "whether it is over is asked once in 64 requests";
-  EXPECT_EQ(questions(), 0u);
 }
 
 }  // namespace

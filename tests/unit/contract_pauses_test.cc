@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose capture it is: a pool that is ended and begun again inside one capture goes on with it, as
 // programs do around a request for memory of another pool; and what a capture that failed leaves.
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -97,51 +95,6 @@ class ToldPauses : public PausedCaptures {
   std::vector<PoolBinding> left_open_;
 };
 
-TEST_F(PausedCaptures, BlocksOfTheFirstHalfAreUsedAgainInTheSecond) {
-  std::array<Bytes, 2> held;
-  for (const bool pauses : {false, true}) {
-    GraphPool* const pool = open_pool();
-    PoolBinding binding = announce(*pool, s_);
-    begin(s_);
-    void* before = written(kBlock, s_);
-    for (int layer = 0; layer < 16; ++layer) {
-      void* const next = written(kBlock, s_);
-      read(before, kBlock, s_);
-      if (pauses) pause_and_resume(binding, *pool, s_);
-      free(before);
-      before = next;
-    }
-    const ExecutableHandle executable = end(s_);
-    binding.close();
-    held[pauses ? 1 : 0] = pool->statistics().peak_reserved_bytes;
-    EXPECT_EQ(pool->statistics().graphs, 1u);
-    replay(executable, m_);
-    free(before);
-    forget(executable, *pool);
-    close(pool);
-  }
-  EXPECT_EQ(held[1], held[0]);
-}
-
-TEST_F(PausedCaptures, ABlockThatIsFreedInThePauseServesTheSecondHalf) {
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  void* const x = written(kBlock, s_);
-  binding.close();
-  free(x);
-  EXPECT_TRUE(heap_.trim(0_B, Trim::at_once).ok());
-  EXPECT_FALSE(pool->give_back_pages()) << "the graph uses them";
-  binding = announce(*pool, s_);
-  void* const y = written(kBlock, s_);
-  EXPECT_EQ(y, x);
-  const ExecutableHandle executable = end(s_);
-  binding.close();
-  replay(executable, m_);
-  free(y);
-  forget(executable, *pool);
-}
-
 // Not a block of the pool's: its free waits for the end of the capture.
 TEST_F(PausedCaptures, ABlockThatTheCaptureUsesIsNotFreedInThePause) {
   void* const x = written(kBlock, t_);
@@ -161,106 +114,6 @@ TEST_F(PausedCaptures, ABlockThatTheCaptureUsesIsNotFreedInThePause) {
   free(written(1_MiB, m_));
   EXPECT_FALSE(heap_.find(x).has_value());
   forget(executable, *pool);
-}
-
-TEST_F(PausedCaptures, APauseEndsNoEventsOfTheContext) {
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  free(written(1_MiB, s_));
-  pause_and_resume(binding, *pool, s_);
-  free(written(1_MiB, s_));
-  const std::uint64_t events = context_events();
-  binding.close();
-  free(written(kBlock, t_));
-  free(written(kBlock * 2, m_));
-  EXPECT_EQ(context_events(), events) << "the capture goes on";
-  binding = announce(*pool, s_);
-  const ExecutableHandle executable = end(s_);
-  binding.close();
-  expect_context_events();
-  expect_fast_paths();
-  forget(executable, *pool);
-}
-
-// As SGLang's use_symmetric_memory has it: another pool serves the pauses.
-TEST_F(PausedCaptures, TwoPoolsTakeTurnsInOneCapture) {
-  GraphPool* const pool = open_pool();
-  GraphPool* const side = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  for (int layer = 0; layer < 8; ++layer) {
-    void* const x = written(kBlock, s_);
-    binding.close();
-    {
-      const PoolBinding of_side = announce(*side, s_);
-      void* const y = written(kBlock, s_);
-      read(x, kBlock, s_);
-      free(y);
-    }
-    binding = announce(*pool, s_);
-    free(x);
-  }
-  const ExecutableHandle executable = end(s_);
-  binding.close();
-  for (GraphPool* const each : {pool, side}) {
-    EXPECT_EQ(each->statistics().peak_reserved_bytes, kBlock);
-    EXPECT_EQ(each->statistics().graphs, 1u);
-  }
-  replay(executable, m_);
-  expect_context_events();
-  forget(executable, *pool);
-  side->release_graph();
-  close(pool);
-  close(side);
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
-}
-
-// The graph has no other edge between the two.
-TEST_F(PausedCaptures, ABlockThatAForkedStreamUsedBeforeThePauseComesBehindAnEdge) {
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  order(s_, t_);
-  void* const x = written(kBlock, s_);
-  order(s_, t_);
-  read(x, kBlock, t_, kLong);
-  EXPECT_TRUE(heap_.record_stream(x, t_).ok());
-  free(x);
-  pause_and_resume(binding, *pool, s_);
-  void* const y = written(kBlock, s_);
-  order(t_, s_);
-  const ExecutableHandle executable = end(s_);
-  binding.close();
-  replay(executable, m_);
-  EXPECT_EQ(device_.race_count(), 0u);
-  free(y);
-  forget(executable, *pool);
-}
-
-TEST_F(ToldPauses, ABlockThatAForkedStreamFreedBeforeThePauseComesBehindAnEdge) {
-  GraphPool pool(told_);
-  Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
-  ASSERT_TRUE(binding.ok());
-  begin(s_);
-  order(s_, t_);
-  void* const x = *told_.allocate(kBlock, t_);
-  write(x, kBlock, t_, kLong);
-  EXPECT_TRUE(told_.deallocate(x).ok());
-  binding->close();
-  Result<PoolBinding> again = pool.capture(whole_capture_of(s_), s_);
-  ASSERT_TRUE(again.ok());
-  void* const y = *told_.allocate(kBlock, s_);
-  EXPECT_EQ(y, x) << "within a capture streams share memory";
-  write(y, kBlock, s_);
-  order(t_, s_);
-  const ExecutableHandle executable = end(s_);
-  again->close();
-  replay(executable, m_);
-  EXPECT_EQ(device_.race_count(), 0u);
-  EXPECT_TRUE(told_.deallocate(y).ok());
-  forget(executable, pool);
 }
 
 TEST_F(ToldPauses, NoOtherCaptureBeginsIntoAPausedPool) {
@@ -364,66 +217,6 @@ TEST_F(PausedCaptures, ACaptureThatEndsInThePauseIsSeenToHaveEnded) {
   EXPECT_EQ(reserved(), 0_B);
 }
 
-// As a pool that serves where other memory is short.
-TEST_F(PausedCaptures, ARequestToThePoolInThePauseIsOfTheCaptureThatIsPaused) {
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  void* const x = written(kBlock, s_);
-  void* const y = written(kBlock, s_);
-  binding.close();
-  free(y);
-  const Result<void*> taken = pool->take_free(kBlock, s_);
-  ASSERT_TRUE(taken.ok()) << taken.error().message();
-  EXPECT_EQ(*taken, y);
-  write(*taken, kBlock, s_);
-  free(*taken);
-  binding = announce(*pool, s_);
-  free(x);
-  EXPECT_EQ(pool->statistics().deferred, 0u) << "it goes on";
-  const ExecutableHandle executable = end(s_);
-  binding.close();
-  EXPECT_EQ(pool->statistics().graphs, 1u);
-  replay(executable, m_);
-  forget(executable, *pool);
-}
-
-// The pool is asked for its memory itself, so no binding is looked for.
-TEST_F(PausedCaptures, ARequestToThePoolSeesThatItsCaptureEndedInThePause) {
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  free(written(kBlock, s_));
-  binding.close();
-  forget(end(s_), *pool);
-  const Bytes held = reserved();
-  for (int i = 0; i < 8; ++i) free(*pool->allocate(kBlock, t_));
-  EXPECT_EQ(pool->statistics().deferred, 0u);
-  EXPECT_LE(reserved(), held + kBlock);
-  void* const block = *pool->allocate(kBlock, t_);
-  free(block);
-  const Result<void*> again = pool->take_free(kBlock, t_);
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ(*again, block);
-  free(*again);
-}
-
-TEST_F(ToldPauses, ARequestToThePoolSeesThatItsCaptureEndedInThePause) {
-  GraphPool pool(told_);
-  Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
-  ASSERT_TRUE(binding.ok());
-  begin(s_);
-  EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, s_)).ok());
-  const Result<void*> captured = pool.take_free(kBlock, s_);
-  ASSERT_TRUE(captured.ok()) << captured.error().message();
-  EXPECT_TRUE(told_.deallocate(*captured).ok());
-  binding->close();
-  forget(end(s_), pool);
-  const Result<void*> eager = pool.allocate(kBlock, t_);
-  ASSERT_TRUE(eager.ok()) << eager.error().message();
-  EXPECT_TRUE(told_.deallocate(*eager).ok());
-}
-
 // Nobody asked in between, and the driver says of either that the stream is captured.
 TEST_F(ToldPauses, TheNextCaptureOfAStreamIsAnotherThoughItHasBegun) {
   GraphPool pool(told_);
@@ -488,23 +281,6 @@ TEST_F(ToldPauses, AFilterThatThrowsLeavesNothingBound) {
   const std::uint64_t before = device_.calls(DeviceCall::capture_info);
   EXPECT_TRUE(told_.deallocate(*told_.allocate(kBlock, t_)).ok());
   EXPECT_EQ(device_.calls(DeviceCall::capture_info), before);
-}
-
-// Released and closed with the capture that uses it going on, as a MemPool that is made in it.
-TEST_F(PausedCaptures, APoolThatGoesInThePauseGivesItsMemoryBackOnceTheCaptureIsOver) {
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  void* const x = written(kBlock, s_);
-  binding.close();
-  pool->release_graph();
-  close(pool);
-  free(x);
-  EXPECT_TRUE(heap_.trim(0_B, Trim::at_once).ok());
-  EXPECT_GE(reserved(), kBlock) << "what is captured uses it";
-  EXPECT_TRUE(device_.destroy_executable(end(s_)).ok());
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
 }
 
 // use_mem_pool() around the end of a capture: the thread that entered the pool has not left it.

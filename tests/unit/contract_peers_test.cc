@@ -3,7 +3,6 @@
 // of the other, of which nobody tells, and captures of one are to stay whole whatever the other
 // does.
 #include <memory>
-#include <utility>
 
 #include "tests/unit/contract_pools.h"
 
@@ -73,26 +72,6 @@ TEST_F(UntoldPeers, WhatAPeerReadsIsUnmappedOnceThePeerIsDone) {
   EXPECT_FALSE(peer_is_at_work());
 }
 
-TEST_F(UntoldPeers, WhatAPeerReadsGoesToAPoolOnceThePeerIsDone) {
-  heap_.set_limit(kBlock);
-  free(read_by_peer());
-  GraphPool* const pool = open_pool();
-  {
-    PoolBinding binding = warm_up(*pool, t_);
-    free(written(kBlock, t_));
-  }
-  close(pool);
-}
-
-// Whoever frees plain memory, or memory of which no event could be recorded, waits so.
-TEST_F(UntoldPeers, TheHostsWaitIsForThePeersWorkToo) {
-  void* const x = read_by_peer();
-  EXPECT_TRUE(device_.synchronize_context().ok());
-  EXPECT_FALSE(peer_is_at_work());
-  write(x, kBlock, t_);
-  free(x);
-}
-
 // A peer's own memory is no business of the device that it reaches.
 TEST_F(UntoldPeers, TheWorkOfADeviceThatIsNoPeerIsNotWaitedFor) {
   const Stream first = peer_->new_stream(), second = peer_->new_stream();
@@ -123,32 +102,11 @@ TEST_F(UntoldPeers, ACaptureThatThePeersHeapKnowsStaysWhole) {
   expect_memory_moves_behind_an_event();
 }
 
-TEST_F(UntoldPeers, ACaptureThatNobodyAnnouncedOfAStreamThatThePeersHeapMetStaysWhole) {
-  const Stream captured = peer_->new_stream();
-  EXPECT_TRUE(heap_of_peer_.deallocate(*heap_of_peer_.allocate(1_MiB, captured)).ok());
-  expect_memory_moves_behind_an_event();
-  EXPECT_TRUE(peer_->begin_capture(captured, CaptureMode::global).ok());
-  expect_memory_moves_behind_an_event(false);
-  expect_whole(captured);
-}
-
 // Of a stream that may be captured and gone at any time.
 TEST_F(UntoldPeers, AStreamThatMayEndOnAPeerEndsTheEvents) {
   expect_memory_moves_behind_an_event();
   heap_of_peer_.captures().forgo_context_events(ContextEventsLost::external_stream);
   expect_memory_moves_behind_an_event(false);
-}
-
-TEST_F(UntoldPeers, ACaptureOfADeviceThatIsNoPeerStandsInNobodysWay) {
-  const std::unique_ptr<SimDevice> other = device_.new_device();
-  DeviceHeap heap(*other, untold());
-  const Stream captured = other->new_stream();
-  EXPECT_TRUE(heap.deallocate(*heap.allocate(1_MiB, captured)).ok());
-  EXPECT_TRUE(other->begin_capture(captured, CaptureMode::global).ok());
-  expect_memory_moves_behind_an_event();
-  const Result<GraphHandle> graph = other->end_capture(captured);
-  ASSERT_TRUE(graph.ok()) << graph.error().message();
-  EXPECT_TRUE(other->destroy_graph(*graph).ok());
 }
 
 // The order in which a process closes its devices is its own.

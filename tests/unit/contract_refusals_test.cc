@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
 #include "weir/graph_pool.h"
@@ -54,30 +53,6 @@ TEST_F(Refusals, TheStreamOfAllStreamsIsNamedByNoProgram) {
   binding->close();
   EXPECT_EQ(heap_.statistics().live_blocks.current, 2u);
   free(heap_, x);
-  free(heap_, y);
-}
-
-// The second block that is wanted overlaps the first one, so all is put back.
-TEST_F(Refusals, ABlockThatAFailedRestorePutsBackIsUsedByWhomItWas) {
-  GraphPool pool(heap_);
-  Result<PoolBinding> binding = pool.warm_up(a_);
-  ASSERT_TRUE(binding.ok());
-  void* const x = allocate(heap_, kBlock, a_);
-  ASSERT_TRUE(heap_.record_stream(x, b_).ok());
-  PlacedBlock first = pool.blocks().front(), second = first;
-  first.bytes = first.requested = kBlock / 2;
-  second.bytes = second.requested = 1_MiB;
-  second.address = second.run = first.address + 1_MiB;
-  const PlacedBlock wanted[] = {first, second};
-  EXPECT_FALSE(pool.restore(wanted).ok());
-  ASSERT_EQ(pool.blocks().size(), 1u);
-  EXPECT_EQ(pool.blocks().front().address, Address::of(x));
-  write(b_, x, kBlock, 50_ms);
-  free(heap_, x);
-  void* const y = allocate(heap_, kBlock, a_);
-  EXPECT_EQ(y, x);
-  write(a_, y, kBlock);
-  EXPECT_EQ(device_.race_count(), 0u) << "a waits for b, which was recorded before";
   free(heap_, y);
 }
 

@@ -119,73 +119,7 @@ TEST_P(UnderEachPolicy, WhereNoMemoryIsLeftARequestWaits) {
   EXPECT_TRUE(is_done(t_));
 }
 
-// A prefetch a step: work that two streams hand to each other is not held up by it.
-TEST_P(UnderEachPolicy, PrefetchesRunBesideComputation) {
-  constexpr int kSteps = 20;
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_TRUE(device_.launch(m_, 10_ms).ok());
-    heap_.note_remote_work(m_);
-    for (const Stream stream : {s_, t_}) {
-      void* const x = written(kBlock, stream, 2_ms);
-      free(x);
-    }
-    device_.advance(5_ms);
-  }
-  EXPECT_LE(device_.stream_waited(s_) + device_.stream_waited(t_), 40_ms);
-}
-
 class BesideAReceive : public BesideRemoteWork {};
-
-TEST_F(BesideAReceive, PiecesOfOtherStreamsMemoryAreNotJoined) {
-  std::vector<void*> pieces, between;
-  for (int i = 0; i < 4; ++i) {
-    pieces.push_back(written(kBlock, s_));
-    between.push_back(written(4_MiB, s_));
-  }
-  post_receive();
-  for (void* const piece : pieces) free(piece);
-  device_.advance(10_ms);
-  (void)written(kBlock * 4, t_);
-  EXPECT_TRUE(is_done(t_));
-}
-
-TEST_F(BesideAReceive, ARequestThatTheProgramRepeatsDoesNotWaitWhereItWaitedBefore) {
-  for (int step = 0; step < 6; ++step) {
-    if (step == 4) post_receive();
-    void* const x = written(kBlock, s_);
-    free(x);
-    void* const y = written(kBlock, t_);
-    free(y);
-    device_.advance(10_ms);
-  }
-  EXPECT_TRUE(is_done(t_));
-  EXPECT_TRUE(is_done(s_));
-}
-
-// The same of pieces that were joined before.
-TEST_F(BesideAReceive, ARequestThatTheProgramRepeatsJoinsNoPiecesThatItWaitedForBefore) {
-  std::vector<void*> pieces, between;
-  for (int i = 0; i < 4; ++i) {
-    pieces.push_back(written(kBlock, s_));
-    between.push_back(written(4_MiB, s_));
-  }
-  heap_.set_limit(reserved());
-  for (int step = 0; step < 6; ++step) {
-    if (step == 4) {
-      heap_.set_limit(0_B);
-      post_receive();
-    }
-    for (void* const piece : pieces) free(piece);
-    pieces.clear();
-    void* const joined = written(kBlock * 4, t_);
-    ASSERT_GT(heap_.statistics().mappings.current, heap_.statistics().pages.current);
-    free(joined);
-    for (int i = 0; i < 4; ++i) pieces.push_back(written(kBlock, s_));
-    device_.advance(10_ms);
-  }
-  EXPECT_TRUE(is_done(t_));
-  EXPECT_TRUE(is_done(s_));
-}
 
 TEST_F(BesideAReceive, SmallBlocksOfAnotherStreamDoNotWaitEither) {
   post_receive();
@@ -218,18 +152,6 @@ TEST_F(BesideAReceive, AStreamThatMayEndIsAskedAboutInTime) {
   EXPECT_TRUE(device_.destroy_stream(ends).ok());
   void* const x = leave(kBlock);
   EXPECT_EQ(written(kBlock, t_), x);
-}
-
-TEST(RemoteWorkUnderTold, ChangesNothing) {
-  SimDevice device;
-  DeviceHeap heap(device);
-  const Stream a = device.new_stream(), b = device.new_stream(), n = device.new_stream();
-  EXPECT_TRUE(device.launch(n, 1000_ms).ok());
-  heap.note_remote_work(n);
-  void* const x = *heap.allocate(64_MiB, a);
-  EXPECT_TRUE(heap.deallocate(x).ok());
-  EXPECT_EQ(*heap.allocate(64_MiB, b), x);
-  EXPECT_EQ(device.calls(DeviceCall::query), 0u);
 }
 
 }  // namespace

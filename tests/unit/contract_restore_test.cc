@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going back to a state of a pool (GraphPool::restore()): which states are refused, and what
 // becomes of frees that were deferred.
-#include <utility>
 #include <vector>
 
 #include "tests/unit/contract_pools.h"
@@ -30,54 +29,6 @@ TEST_F(PoolRestore, AStateWithALiveBlockOfARetiredStreamIsGoneBackTo) {
   const Status restored = pool->restore(pool->blocks());
   EXPECT_TRUE(restored.ok()) << restored.error().message();
   free(x);
-}
-
-TEST_F(PoolRestore, ASmallBlockThatLiesOutsideItsRunIsRefused) {
-  GraphPool* pool = open_pool();
-  PoolBinding binding = warm_up(*pool, t_);
-  void* const x = written(1000_B, t_);
-  PlacedBlock wanted = pool->blocks().front();
-  free(x);
-  EXPECT_TRUE(heap_.trim().ok());
-  wanted.address = wanted.run + 40_MiB;
-  EXPECT_FALSE(pool->restore(std::span(&wanted, 1)).ok());
-}
-
-TEST_F(PoolRestore, ARunThatBeginsAtNoGrainIsRefused) {
-  GraphPool* pool = open_pool();
-  PoolBinding binding = warm_up(*pool, t_);
-  void* const large = written(kBlock, t_);
-  void* const small = written(1000_B, t_);
-  PlacedBlock wanted = pool->blocks().front();
-  if (wanted.bytes == kBlock) wanted = pool->blocks().back();
-  free(large);
-  wanted.address = Address::of(large) + 2_MiB;
-  wanted.run = Address::of(large) + 2_MiB - 8_B;
-  EXPECT_FALSE(pool->restore(std::span(&wanted, 1)).ok());
-  (void)small;
-}
-
-// The free was made in a capture into the pool, so it is the pool that remembers it.
-TEST_F(PoolRestore, ABlockThatIsLiveAgainIsNotFreedByTheFreeThatItsPoolDeferred) {
-  GraphPool* pool = open_pool();
-  PoolBinding binding = warm_up(*pool, s_);
-  void* const x = written(kBlock, s_);
-  binding.close();
-  const std::vector<PlacedBlock> state = pool->blocks();
-  EXPECT_TRUE(heap_.record_stream(x, m_).ok());
-  Captured captured = capture(*pool, s_, [&] {
-    free(x);
-    EXPECT_TRUE(device_.begin_capture(m_, CaptureMode::relaxed).ok());
-    return nullptr;
-  });
-  EXPECT_TRUE(heap_.find(x).has_value()) << "deferred";
-  EXPECT_TRUE(pool->restore(state).ok());
-  const Result<GraphHandle> graph = device_.end_capture(m_);
-  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
-  Captured next = capture(*pool, s_, [] { return nullptr; });
-  EXPECT_TRUE(heap_.find(x).has_value());
-  drop(next, *pool);
-  drop(captured, *pool);
 }
 
 // The deferred free fails when restore() begins, and the same block's free succeeds later in it: it

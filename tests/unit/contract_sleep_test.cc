@@ -31,19 +31,5 @@ TEST_F(HostMemory, ABlockThatWasAllocatedSinceTheSleepHasNoCopy) {
   free(heap_, y);
 }
 
-TEST_F(HostMemory, ThatIsKeptServesTheNextSleep) {
-  void* const x = allocate(heap_, kBlock, a_);
-  Bytes first;
-  for (int i = 0; i < 3; ++i) {
-    const Result<SleepReport> slept = heap_.tags().sleep({.contents = SleepContents::backup});
-    ASSERT_TRUE(slept.ok()) << slept.error().message();
-    if (i == 0) first = slept->host;
-    EXPECT_EQ(slept->host, first);
-    ASSERT_TRUE(heap_.tags().wake({.keep_host = 1_GiB}).ok());
-  }
-  EXPECT_GE(first, kBlock);
-  free(heap_, x);
-}
-
 }  // namespace
 }  // namespace weir

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/training_step.h"
@@ -58,23 +57,6 @@ class UntoldStreams : public test::ContractPools {
     ContractPools::drop(captured, pool);
   }
 };
-
-TEST_F(UntoldStreams, HaveInACaptureTheNameThatTheyHadBefore) {
-  GraphPool& pool = *open_pool();
-  const Stream side = device_.new_stream();
-  const Stream before = named(side.handle);  // nothing is allocated for it
-  Stream origin{}, inside{};
-  drop(forked(pool, side,
-              [&] {
-                origin = named(s_.handle);
-                inside = named(side.handle);
-                return nullptr;
-              }),
-       pool);
-  EXPECT_EQ(origin, s_);
-  EXPECT_EQ(inside, before);
-  EXPECT_EQ(named(side.handle), before);
-}
 
 TEST_F(UntoldStreams, KeepTheNameThatACaptureGaveThem) {
   GraphPool& pool = *open_pool();
@@ -132,27 +114,6 @@ TEST_F(UntoldStreams, HaveOneNameForAllThreadsThatAskAtOnce) {
   }
 }
 
-// What one thread's graph used serves the next capture of the same stream, whoever asks.
-TEST_F(UntoldStreams, OfOneThatIsMetInACaptureTheNextGraphUsesTheSameMemory) {
-  GraphPool& pool = *open_pool();
-  const Stream side = device_.new_stream();
-  const auto work = [&]() -> void* {
-    free(written_on(side, kBlock));
-    return nullptr;
-  };
-  const Captured first = forked(pool, side, work);
-  const Bytes held = pool.statistics().reserved_bytes;
-  for (int i = 0; i < 2; ++i) {
-    free(written_on(side));
-    std::optional<Captured> next;
-    std::thread other([&] { next = forked(pool, side, work); });
-    other.join();
-    EXPECT_EQ(pool.statistics().reserved_bytes, held);
-    drop(*next, pool);
-  }
-  drop(first, pool);
-}
-
 // A device whose streams get the handles of streams that are gone.
 class ReusedHandles : public ForwardingDevice {
  public:
@@ -180,42 +141,6 @@ TEST(UntoldStreamsOfReusedHandles, HaveAnotherNameThanThoseThatAreGone) {
   EXPECT_EQ(*heap.stream(first.handle), after);
   device.give_again_to(third);
   EXPECT_FALSE(*heap.stream(first.handle) == after);
-}
-
-// One that is met in a capture has a number of Weir's own, which goes with it.
-class StreamsThatCapturesMeet : public testing::TestWithParam<Trust> {};
-INSTANTIATE_TEST_SUITE_P(Trusts, StreamsThatCapturesMeet,
-                         testing::Values(Trust::told, Trust::context), [](const auto& trust) {
-                           return trust.param == Trust::told ? "told" : "context";
-                         });
-
-TEST_P(StreamsThatCapturesMeet, LeaveNoNameToTheNextOfTheirHandle) {
-  SimDevice sim;
-  ReusedHandles device(sim);
-  DeviceHeap heap(device, HeapOptions{.trust = GetParam()});
-  GraphPool pool(heap);
-  const Stream s = sim.new_stream(), side = sim.new_stream();
-  const auto order = [&](Stream earlier, Stream later) {
-    const EventHandle event = *sim.create_event();
-    EXPECT_TRUE(sim.record(event, earlier).ok());
-    EXPECT_TRUE(sim.wait(later, event).ok());
-    EXPECT_TRUE(sim.destroy_event(event).ok());
-  };
-  const auto met_in_a_capture = [&] {
-    CaptureScope capture = CaptureScope::begin(pool, s).value();
-    order(s, side);
-    const Stream inside = heap.stream(side.handle).value();
-    const Result<void*> block = heap.allocate(1_MiB, inside);
-    EXPECT_TRUE(block.ok()) << (block.ok() ? "" : block.error().message());
-    EXPECT_TRUE(heap.deallocate(block.ok() ? *block : nullptr).ok());
-    order(side, s);
-    EXPECT_TRUE(capture.end().ok());
-    return inside;
-  };
-  const Stream gone = met_in_a_capture();
-  EXPECT_TRUE(heap.retire(side).ok());
-  device.give_again_to(sim.new_stream());
-  EXPECT_FALSE(met_in_a_capture() == gone);
 }
 
 enum class WarmUp { none, on_the_capture_stream, on_another_stream };

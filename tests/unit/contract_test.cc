@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What PyTorch's own allocator promises without saying so, kept under Trust::context
 // (docs/guarantees.md): the rows that the core holds.
-#include <optional>
-#include <thread>
 
 #include "tests/unit/contract_fixture.h"
 #include "tests/unit/contract_pools.h"
@@ -35,19 +33,6 @@ TEST_F(Untold, OutputsOfAGraphAreReadWhileBothAreDropped) {
     EXPECT_TRUE(heap_.trim().ok());
     device_.finish();
   }
-}
-
-TEST_F(Untold, TheMemoryOfADroppedGraphComesBackOnceAllWorkIsDone) {
-  GraphPool* pool = open_pool();
-  Captured captured = capture(*pool, s_, [&] { return written(kBlock, s_); });
-  launch(captured, m_);
-  free(captured.output);
-  drop(captured, *pool);
-  close(pool);
-  EXPECT_GE(reserved(), kBlock);
-  device_.finish();
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
 }
 
 // Row 1b: a pool that no graph was ever captured into.

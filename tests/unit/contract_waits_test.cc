@@ -133,23 +133,6 @@ TEST_F(DuringTheWait, MemoryOfAStreamThatMayEndIsFreedAndNotCoveredByTheWait) {
   device_.finish();
 }
 
-// The same where there are no events of the context.
-TEST_F(DuringTheWait, MemoryThatAnyStreamMayUseIsFreedAndNotCoveredByTheWait) {
-  DeviceHeap heap(watched_, {.trust = Trust::context, .context_events = false});
-  void* const x = allocate(heap, kBlock, a_);
-  void* const y = allocate(heap, kBlock, a_);
-  write(a_, y, kBlock);
-  free(heap, x);
-  watched_.meanwhile = [&] {
-    order(a_, b_);
-    read(b_, y, kBlock);
-    give_back(heap, y);
-  };
-  EXPECT_TRUE(heap.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(heap), kBlock) << "y is read still";
-  device_.finish();
-}
-
 // Blocks whose recorded stream no event can be recorded on go back once the host has waited for all
 // work: one that is freed meanwhile was used meanwhile.
 TEST_F(DuringTheWait, ABlockIsDeferredAndStaysDeferred) {
