@@ -60,47 +60,6 @@ TEST_F(Sleep, SmallBlocksAreCopiedInFewPieces) {
   for (void* const block : small) ok(heap_->deallocate(block));
 }
 
-TEST_F(Sleep, ATagThatIsNamedTwiceSleepsOnce) {
-  written(100_MiB, a_);
-  written_in("weights", 256_MiB, a_);
-  const std::vector<std::string> twice{"weights", kDefaultTag, "weights", kDefaultTag};
-  const SleepReport slept = ok(heap_->tags().sleep({.tags = twice}));
-  EXPECT_LE(slept.copied, 360_MiB);
-  EXPECT_LE(slept.given_back, 360_MiB);
-  EXPECT_EQ(ok(heap_->tags().wake({.tags = twice, .keep_host = {}})).copied, slept.copied);
-  expect_intact();
-  free_all();
-}
-
-TEST_F(Sleep, SleepAndWakeMayBeSaidTwice) {
-  written(20_MiB, a_);
-  ok(heap_->tags().wake());
-  ok(heap_->tags().sleep());
-  EXPECT_EQ(ok(heap_->tags().sleep()).copied, 0_B);
-  ok(heap_->tags().wake());
-  EXPECT_EQ(ok(heap_->tags().wake()).copied, 0_B);
-  expect_intact();
-  free_all();
-}
-
-TEST_F(Sleep, ARequestFailsAndNamesTheTagAndAnotherTagServes) {
-  written(20_MiB, a_);
-  written(1000_B, a_);  // whose slab has room for another
-  void* const cached = ok(heap_->allocate(1000_B, a_));
-  ok(heap_->deallocate(cached));
-  void* const weights = written_in("weights", 8_MiB, a_);
-  ok(heap_->tags().sleep({.tags = {kDefaultTag}}));
-  expect_error(heap_->allocate(30_MiB, a_), ErrorCode::asleep, "'default'");
-  expect_error(heap_->allocate(1000_B, a_), ErrorCode::asleep, "'default'");
-  expect_error(heap_->allocate(1000_B, b_), ErrorCode::asleep, "'default'");
-  free(written_in("weights", 30_MiB, b_));
-  free(weights);
-  ok(heap_->tags().wake());
-  free(written(1000_B, a_));
-  expect_intact();
-  free_all();
-}
-
 TEST_F(Sleep, TagsSleepAndWakeEachByItself) {
   void* const weights = written_in("weights", 100_MiB, a_);
   written_in("cache", 200_MiB, a_);
@@ -120,38 +79,6 @@ TEST_F(Sleep, TagsSleepAndWakeEachByItself) {
   free_all();
   expect_error(heap_->tags().sleep({.tags = {"wieghts"}}), ErrorCode::invalid_argument,
                "'weights'");
-}
-
-TEST_F(Sleep, ATagsPoolServesWhatItsFilterTakesAndNoCapture) {
-  GraphPool* const tagged = ok(heap_->tags().pool("weights"));
-  void* outside = nullptr;
-  void* inside = nullptr;
-  {
-    const PoolBinding scope = ok(tagged->serve([](Stream) { return true; }));
-    inside = ok(heap_->allocate(10_MiB, a_));
-    GraphPool graphs(*heap_);
-    CaptureScope capture = ok(CaptureScope::begin(graphs, b_));
-    outside = ok(heap_->allocate(10_MiB, b_));
-  }
-  EXPECT_EQ(heap_->find(inside)->pool, tagged->id());
-  EXPECT_NE(heap_->find(outside)->pool, tagged->id());
-  ok(heap_->deallocate(inside));
-  ok(heap_->deallocate(outside));
-}
-
-TEST_F(Sleep, BlocksMayBeFreedAsleepAndTheirPagesDoNotComeBack) {
-  void* const gone = written(400_MiB, a_);
-  void* const small = written(1000_B, a_);
-  written(100_MiB, b_);
-  ok(heap_->tags().sleep());
-  free(gone);
-  free(small);
-  expect_sound();
-  ok(heap_->tags().wake());
-  EXPECT_LT(device_.physical_bytes(), 130_MiB);
-  expect_intact();
-  expect_sound();
-  free_all();
 }
 
 TEST_F(Sleep, ContentsAreWhatTheTagSays) {
@@ -226,24 +153,6 @@ TEST_F(Sleep, AnImmutableTagIsCopiedAgainWhereMoreOfItIsKept) {
   EXPECT_EQ(device_.contents(Address::of(scratch), kPart), before);
   ok(heap_->deallocate(output));
   graph = Graph();
-}
-
-TEST_F(Sleep, HostMemoryIsKeptUpToWhatWasAskedFor) {
-  written(500_MiB, a_);
-  ok(heap_->tags().sleep());
-  ok(heap_->tags().wake({.keep_host = 256_MiB}));
-  EXPECT_EQ(device_.live().host_bytes, 256_MiB);
-  const std::uint64_t made = device_.calls(DeviceCall::allocate_host);
-  ok(heap_->tags().sleep());
-  ok(heap_->tags().wake({.keep_host = 1_GiB}));
-  const std::uint64_t made_again = device_.calls(DeviceCall::allocate_host);
-  EXPECT_EQ(made_again - made, 4u);
-  ok(heap_->tags().sleep());
-  ok(heap_->tags().wake());
-  EXPECT_EQ(device_.calls(DeviceCall::allocate_host), made_again);
-  EXPECT_EQ(device_.live().host_bytes, 0_B);
-  expect_intact();
-  free_all();
 }
 
 TEST_F(Sleep, MemoryThatSomebodyHoldsIsNamedAndNothingHasChanged) {
@@ -431,56 +340,6 @@ TEST_F(Sleep, TooLittleMemoryIsAnErrorThatSaysWhoHasItAndARetryWorks) {
   free_all();
 }
 
-TEST_F(Sleep, OnlyAsMuchIdleMemoryGoesAsAWakeNeeds) {
-  GraphPool plain(*heap_, {.memory = MemoryKind::plain});
-  written_in("cache", 3_GiB, a_);
-  ok(heap_->tags().sleep({.tags = {"cache"}}));
-  void* const first = written(6_GiB, a_);
-  free(write(ok(plain.allocate(1_GiB, b_)), 1_GiB, b_));
-  free(first);
-  ok(heap_->tags().wake());
-  EXPECT_GE(device_.physical_bytes(), 8_GiB - 64_MiB);
-  EXPECT_EQ(device_.calls(DeviceCall::free_segment), 0u);
-  expect_intact();
-  free_all();
-}
-
-// To wait may take a little memory of the device.
-TEST_F(Sleep, IdleMemoryGoesWhereTheDeviceCanNotWaitForItsWork) {
-  written(100_MiB, a_);
-  void* const idle = written(40_MiB, a_);
-  free(written_in("cache", 60_MiB, a_));
-  free(idle);
-  device_.finish();
-  const Bytes held = device_.physical_bytes();
-  const std::uint64_t before = device_.calls(DeviceCall::synchronize_context);
-  device_.fail(DeviceCall::synchronize_context, 1, ErrorCode::out_of_memory);
-  const SleepReport slept = ok(heap_->tags().sleep());
-  EXPECT_EQ(device_.calls(DeviceCall::synchronize_context), before + 2);
-  EXPECT_EQ(slept.given_back, held) << "whenever it went";
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
-// A wait for other idle memory that fails is no reason to keep what is idle already.
-TEST_F(Sleep, IdleMemoryWhoseWorkIsDoneGoesThoughAWaitForOtherMemoryFails) {
-  written_in("cache", 3_GiB, a_);
-  ok(heap_->tags().sleep({.tags = {"cache"}}));
-  void* const done = written(3_GiB, a_);
-  void* const busy = written(4_GiB, b_);
-  free(done);
-  device_.finish();
-  write(busy, 4_GiB, b_);
-  free(busy);
-  device_.fail(DeviceCall::synchronize, 1);
-  ok(heap_->tags().wake());
-  EXPECT_EQ(device_.forget_faults(), 0u);
-  EXPECT_GE(device_.physical_bytes(), 7_GiB) << "what is busy stays";
-  expect_intact();
-  free_all();
-}
-
 TEST_F(Sleep, WhatSleepsIsNotTakenFromTheFreeBytesInAMessage) {
   written_in("cache", 5_GiB, a_);
   ok(heap_->tags().sleep({.tags = {"cache"}}));
@@ -520,16 +379,6 @@ TEST_F(Sleep, AWakeWithoutRoomSaysWhatHoldsTheMemory) {
   for (const std::string& part : {holders, pool, end}) EXPECT_THAT(without, HasSubstr(part));
   EXPECT_THAT(without, testing::Not(HasSubstr("the device has")));
   heap_->set_limit(0_B);
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
-// What the heap knew then of the device's memory is past.
-TEST_F(Sleep, AHeapThatFoundTheDeviceFullWakesOnceThereIsRoom) {
-  written(8_GiB - 4_MiB, a_);
-  expect_error(heap_->allocate(8_MiB, a_), ErrorCode::out_of_memory, "");
-  ok(heap_->tags().sleep());
   ok(heap_->tags().wake());
   expect_intact();
   free_all();
@@ -726,14 +575,6 @@ TEST_F(Sleep, TheCopyOfABlockInPiecesIsReadFromWhereEachIsAtHome) {
   heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
 }
 
-TEST_F(Sleep, TheHeapMayBeDestroyedAsleep) {
-  void* const block = written(100_MiB, a_);
-  void* const tagged = written_in("cache", 100_MiB, a_);
-  ok(heap_->tags().sleep());
-  free(block);
-  free(tagged);
-}
-
 TEST_F(Sleep, TheResidueSaysWhoHasTheDevicesMemory) {
   written(100_MiB, a_);
   const PhysicalHandle other = ok(device_.create(64_MiB));
@@ -766,22 +607,6 @@ TEST_F(Sleep, TheResidueSaysWhoHasTheDevicesMemory) {
   EXPECT_EQ(residue.weir, held + 24_MiB);
   ok(device_.release(other));
   free_all();
-}
-
-// Their pools are closed while the heaps that they look at are there.
-TEST_F(Sleep, TheHeapMayBeDestroyedWhileTagsHaveIdleMemory) {
-#ifdef __linux__
-  mallopt(M_PERTURB, 0x5a);  // what is looked at after it is gone is seen to be gone
-#endif
-  for (const char* const name : {"one", "other"}) free(written_in(name, 100_MiB, a_));
-  expect_sound();
-  device_.finish();
-  heap_.reset();
-#ifdef __linux__
-  mallopt(M_PERTURB, 0);
-#endif
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-  heap_ = std::make_unique<DeviceHeap>(device_, HeapOptions{});
 }
 
 TEST_F(Sleep, ThreadsThatAllocateMeanwhileAreServedOrToldSo) {
