@@ -204,11 +204,10 @@ TEST(FixedAddresses, OfTheDevicesOwnMemoryStayWhateverGraphPoolsDo) {
 // --- Layouts.
 
 // Two blocks of one size are freed in one order or the other, and the next requests have either.
-Seen seen_after(const std::vector<int>& order, Bytes size, EventSink* recorder = nullptr,
-                std::uint64_t seed = 0) {
-  SimDevice device({.address_seed = seed});
+Seen seen_after(const std::vector<int>& order, Bytes size) {
+  SimDevice device;
   const Stream stream = device.new_stream();
-  DeviceHeap heap(device, {}, recorder);
+  DeviceHeap heap(device);
   Seen seen;
   std::vector<void*> blocks;
   for (int i = 0; i < 3; ++i) blocks.push_back(allocate(heap, size, stream));
@@ -244,71 +243,6 @@ TEST(Layouts, DifferWhereABlockIsLargerThoughItLiesInTheSamePlace) {
   };
   EXPECT_NE(layouts(1_KiB), layouts(2_KiB));
   EXPECT_NE(layouts(40_MiB), layouts(41_MiB));
-}
-
-TEST(Layouts, AreTheSameWhetherSomebodyRecordsAndWhereverTheDriverPutsMemory) {
-  Nobody nobody;
-  for (const Bytes size : {1_KiB, 4_MiB}) {
-    const std::vector<PoolLayout> plain = seen_after({0, 1}, size).layouts;
-    EXPECT_EQ(plain, seen_after({0, 1}, size, &nobody).layouts);
-    EXPECT_EQ(plain, seen_after({0, 1}, size, nullptr, 12345).layouts);
-  }
-}
-
-TEST(Layouts, OfTwoStreamsDependOnWhichCameFirstAndNotOnTheirIds) {
-  const auto layouts = [](int other_streams, bool swapped) {
-    SimDevice device;
-    for (int i = 0; i < other_streams; ++i) (void)device.new_stream();
-    Stream a = device.new_stream(), b = device.new_stream();
-    if (swapped) std::swap(a, b);
-    DeviceHeap heap(device);
-    for (int i = 0; i < 10; ++i) {
-      (void)allocate(heap, 1_MiB, a);
-      (void)allocate(heap, 3_MiB, b);
-    }
-    return heap.layouts();
-  };
-  EXPECT_EQ(layouts(0, false), layouts(50, true));
-  // The same sizes, of the other stream first.
-  SimDevice device;
-  const Stream a = device.new_stream(), b = device.new_stream();
-  DeviceHeap heap(device);
-  (void)allocate(heap, 1_MiB, a);
-  (void)allocate(heap, 1_MiB, b);
-  DeviceHeap one(device);
-  (void)allocate(one, 1_MiB, a);
-  (void)allocate(one, 1_MiB, a);
-  EXPECT_NE(heap.layouts(), one.layouts());
-}
-
-TEST(Layouts, KeepWhatRetiredStreamsHad) {
-  SimDevice device;
-  const Stream a = device.new_stream(), b = device.new_stream();
-  DeviceHeap heap(device);
-  free(heap, allocate(heap, 1_MiB, a));
-  const std::vector<PoolLayout> before = heap.layouts();
-  ASSERT_TRUE(heap.retire(a).ok());
-  EXPECT_EQ(heap.layouts(), before);
-  free(heap, allocate(heap, 1_MiB, b));  // by the heap that served `a`
-  EXPECT_EQ(heap.layouts().front().placements, 2u);
-  EXPECT_NE(heap.layouts(), before);
-}
-
-TEST(Layouts, AreOfThePoolsThatAreOpen) {
-  SimDevice device;
-  const Stream stream = device.new_stream();
-  DeviceHeap heap(device);
-  auto pool = std::make_unique<GraphPool>(heap);
-  const Result<void*> block = pool->allocate(1_MiB, stream);
-  ASSERT_TRUE(block.ok());
-  ASSERT_EQ(heap.layouts().size(), 2u);
-  EXPECT_EQ(heap.layouts()[0], (PoolLayout{.pool = 0, .placements = 0, .hash = 0}));
-  EXPECT_EQ(heap.layouts()[1].pool, 1u);
-  EXPECT_EQ(heap.layouts()[1].placements, 1u);
-  EXPECT_EQ(heap.snapshot().layouts, heap.layouts());
-  pool.reset();
-  EXPECT_EQ(heap.layouts().size(), 1u) << "its block is live, but nobody asks it for more";
-  free(heap, *block);
 }
 
 }  // namespace

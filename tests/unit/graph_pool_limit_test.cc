@@ -18,26 +18,6 @@ class GraphPoolLimit : public test::GraphPools {
   std::uint64_t reserved() const { return heap_->statistics().reserved_bytes.current; }
 };
 
-TEST_F(GraphPoolLimit, ALowerOneCallsInWhatPoolsDoNotUse) {
-  GraphPool pool(*heap_);
-  { small_graph(pool, a_, 64_MiB); }
-  device_.finish();
-  heap_->set_limit(16_MiB);
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
-TEST_F(GraphPoolLimit, ALowerOneCallsThatInBesideWhatIsAtHand) {
-  free(allocate(1_KiB, b_));
-  GraphPool pool(*heap_);
-  {
-    const PoolBinding binding = warm_up(pool, a_);
-    free(written(64_MiB, a_));
-  }
-  device_.finish();
-  heap_->set_limit(16_MiB);
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
 // A limit need not be a number of whole pages.
 TEST_F(GraphPoolLimit, OneAByteBelowWhatIsHeldIsKeptTo) {
   void* const block = written(64_MiB, a_);
@@ -87,19 +67,6 @@ TEST_F(GraphPoolLimit, WhatIsTakenOfFreeMemoryMakesNoPoolGrow) {
   EXPECT_EQ(heap_->statistics().out_of_memory, 0u);
 }
 
-TEST_F(GraphPoolLimit, ABlockThatOutlivesItsPoolGoesToTheDriverUnderALowerOne) {
-  void* block = nullptr;
-  {
-    GraphPool pool(*heap_);
-    const PoolBinding binding = warm_up(pool, a_);
-    block = allocate(64_MiB, a_);
-  }
-  heap_->set_limit(16_MiB);
-  EXPECT_EQ(reserved(), (64_MiB).count);
-  free(block);
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
 TEST_F(GraphPoolLimit, WhatStillRanWhenItWasLoweredGoesWithTheNextFreeOfAnyBlock) {
   for (const Bytes size : {1_KiB, 3_MiB}) {
     SCOPED_TRACE(size.count);
@@ -116,96 +83,6 @@ TEST_F(GraphPoolLimit, WhatStillRanWhenItWasLoweredGoesWithTheNextFreeOfAnyBlock
     EXPECT_LE(reserved(), (16_MiB).count);
     heap_->set_limit(0_B);
   }
-}
-
-TEST_F(GraphPoolLimit, AGraphDroppedWhileItRanGivesItsMemoryWithTheNextFree) {
-  void* const other = allocate(1_KiB, c_);
-  GraphPool pool(*heap_);
-  Graph graph = small_graph(pool, a_, 64_MiB);
-  launch(graph, b_);
-  heap_->set_limit(16_MiB);
-  graph = Graph();
-  EXPECT_GT(reserved(), (64_MiB).count) << "its launch may still run";
-  device_.finish();
-  free(other);
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
-TEST_F(GraphPoolLimit, APoolOpenedUnderALowerOneKeepsNothingOverIt) {
-  void* const held = allocate(64_MiB, a_);
-  free(written(32_MiB, b_));
-  heap_->set_limit(16_MiB);
-  device_.finish();
-  GraphPool pool(*heap_);
-  {
-    const PoolBinding binding = warm_up(pool, c_);
-    free(allocate(32_MiB, c_));  // what the heap had idle
-  }
-  free(held);
-  EXPECT_LE(reserved(), (16_MiB).count);
-}
-
-TEST_F(GraphPoolLimit, PoolsKeepWhatTheyHaveWhereTheHeapsOwnIdleMemoryIsEnough) {
-  void* const block = written(64_MiB, b_);
-  GraphPool pool(*heap_);
-  {
-    const PoolBinding binding = warm_up(pool, a_);
-    free(written(16_MiB, a_));
-  }
-  free(block);
-  device_.finish();
-  const Bytes in_pool = pool.statistics().reserved_bytes;
-  heap_->set_limit(32_MiB);
-  EXPECT_LE(reserved(), (32_MiB).count);
-  EXPECT_GE(in_pool, 16_MiB);
-  EXPECT_EQ(pool.statistics().reserved_bytes, in_pool);
-}
-
-// Calls back at the first such event, in the thread and under the locks that it comes with.
-struct AtTheFirst : EventSink {
-  explicit AtTheFirst(EventKind kind) : kind(kind) {}
-  void on_event(const Event& event) override {
-    if (event.kind == kind && call) std::exchange(call, {})();
-  }
-  const EventKind kind;
-  std::function<void()> call;
-};
-
-TEST_F(GraphPoolLimit, OneLoweredWhileAPoolsRequestCreatesPagesIsKeptToOnceTheBlockIsFree) {
-  AtTheFirst sink(EventKind::create);
-  heap_->start_recording(sink);
-  GraphPool pool(*heap_);
-  std::future<void> lowered;
-  sink.call = [&] {
-    lowered = std::async(std::launch::async, [&] { heap_->set_limit(32_MiB); });
-    (void)lowered.wait_for(std::chrono::milliseconds(100));  // or once the request is done
-  };
-  {
-    const PoolBinding binding = warm_up(pool, a_);
-    void* const block = allocate(128_MiB, a_);
-    lowered.get();
-    EXPECT_GE(reserved(), (128_MiB).count);
-    free(block);
-    EXPECT_LE(reserved(), (32_MiB).count);
-    free(written(16_MiB, a_));  // the pool serves on
-  }
-  heap_->stop_recording(sink);
-}
-
-TEST_F(GraphPoolLimit, ATrimLeavesWhatItIsAskedToLeaveOfAllPoolsTogether) {
-  GraphPool plain(*heap_, {.limit = {}, .memory = MemoryKind::plain, .tag = {}});
-  {
-    const PoolBinding binding = warm_up(plain, a_);
-    free(written(64_MiB, a_));
-  }
-  free(written(64_MiB, b_));
-  device_.finish();
-  ASSERT_EQ(reserved(), (128_MiB).count);
-  const Result<Bytes> gone = heap_->trim(64_MiB);
-  ASSERT_TRUE(gone.ok());
-  EXPECT_EQ(*gone, 64_MiB);
-  EXPECT_EQ(reserved(), (64_MiB).count);
-  EXPECT_EQ(heap_->trim(0_B).value(), 64_MiB);
 }
 
 TEST_F(GraphPoolLimit, ATrimGivesWhatOnePartHasWhereTheOtherCantBeAskedAbout) {

@@ -64,33 +64,6 @@ TEST_F(GraphPoolRestore, BlocksListsWhatIsLiveAndWhereItLies) {
   EXPECT_THAT(pool().blocks(), testing::IsEmpty());
 }
 
-TEST_F(GraphPoolRestore, BlocksThatWereFreedSinceAreLiveAgainAtTheirPlaces) {
-  CaptureScope capture = begin(pool(), a_);
-  void* const scratch = written(5_MiB, a_);
-  void* const output = written(2_MiB, a_);
-  void *const small = written(3000_B, a_), *const smaller = written(600_B, a_);
-  free(scratch);
-  const Graph graph = end(capture);
-  const std::vector<PlacedBlock> outputs = pool().blocks();
-  ASSERT_EQ(outputs.size(), 3u);
-  free(output);
-  free(small);
-  free(smaller);
-  restore(outputs);
-  // What is allocated now is put elsewhere.
-  CaptureScope next = begin(pool(), a_);
-  void* const more = written(6_MiB, a_);
-  void* const few = written(3000_B, a_);
-  EXPECT_NE(few, small);
-  EXPECT_NE(few, smaller);
-  read(a_, output);
-  free(more);
-  free(few);
-  const Graph second = end(next);
-  EXPECT_EQ(wrong_reads(second), 0u);
-  free_all();
-}
-
 TEST_F(GraphPoolRestore, BlocksOfEveryStreamGoAndComeBack) {
   for (const Stream stream : {a_, b_}) {
     for (const Bytes size : {3_MiB, 1000_B}) (void)pool().allocate(size, stream).value();
@@ -135,22 +108,6 @@ TEST_F(GraphPoolRestore, ABlockInPiecesIsLiveAgainAtItsPlace) {
   expect_error(small.restore(larger), ErrorCode::invalid_argument, "is no block");
   for (const int i : {0, 2, 4, 5}) free(parts[static_cast<std::size_t>(i)]);
   free(pieces);
-}
-
-TEST_F(GraphPoolRestore, BlocksWhoseMemoryHasGoneBackGetOtherMemoryAtTheirPlaces) {
-  PoolBinding binding = warm_up(pool(), a_);
-  for (const Bytes size : {24_MiB, 3_MiB, 700_KiB, 4_KiB, 600_B}) (void)written(size, a_);
-  binding.close();
-  const std::vector<PlacedBlock> state = pool().blocks();
-  free_all();
-  device_.finish();
-  ASSERT_TRUE(heap_->trim().ok());
-  ASSERT_EQ(heap_->statistics().reserved_bytes.current, 0u);
-  restore(state);
-  for (const PlacedBlock& block : state) write(a_, block.address.pointer());
-  free_all();
-  restore(state);
-  free_all();
 }
 
 // Of a page that stays, and of one that went.

@@ -83,37 +83,6 @@ TEST_F(GraphPoolStreams, ItsIdIsTheDriversOnceTheCaptureHasEnded) {
   EXPECT_EQ(wrong_reads(end(next)), 0u);
 }
 
-TEST_F(GraphPoolStreams, ABlockOfOneThatIsFreedLaterIsWaitedFor) {
-  GraphPool pool(*heap_);
-  const Stream side = device_.new_stream();
-  void* output = nullptr;
-  {
-    CaptureScope capture = begin(pool, a_);
-    order(a_, side);
-    output = allocate(1_MiB, stream(side.handle));
-  }  // thrown away
-  touch(side, Writes(output, 1_MiB), 1_ms);
-  free(output);
-  EXPECT_EQ(wrong_reads(forked(pool, side)), 0u);
-}
-
-TEST_F(GraphPoolStreams, ARetiredOneMayBeDestroyed) {
-  GraphPool pool(*heap_);
-  for (int i = 0; i < 3; ++i) {
-    const Stream side = device_.new_stream();
-    void* output = nullptr;
-    {
-      CaptureScope capture = begin(pool, a_);
-      order(a_, side);
-      output = allocate(1_MiB, stream(side.handle));
-    }
-    free(output);
-    ASSERT_TRUE(heap_->retire(side).ok());
-    ASSERT_TRUE(device_.destroy_stream(side).ok());
-    EXPECT_EQ(wrong_reads(small_graph(pool, a_)), 0u);
-  }
-}
-
 TEST_F(GraphPoolStreams, WithoutAPoolTheCaptureIsBrokenAndTheErrorSaysIt) {
   ASSERT_TRUE(device_.begin_capture(a_, CaptureMode::global).ok());
   expect_error(heap_->stream(a_.handle), ErrorCode::capture, "captured");

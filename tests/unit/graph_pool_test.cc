@@ -27,29 +27,6 @@ TEST_F(GraphPoolMemory, StreamsShareMemoryByAnEdgeWhereNothingElseGivesTheOrder)
   EXPECT_EQ(wrong_reads(graph), 0u);
 }
 
-TEST_F(GraphPoolMemory, TheProgramsOwnForksAndJoinsNeedNoEdgeMore) {
-  GraphPool pool(*heap_);
-  CaptureScope capture = begin(pool, a_);
-  void* const first = written(32_MiB, a_);
-  free(first);
-  order(a_, b_);
-  const std::size_t before = edges(b_);
-  void* const second = allocate(32_MiB, b_);
-  EXPECT_EQ(edges(b_), before);
-  write(b_, second);
-  free(second);
-  order(b_, a_);
-  const std::size_t joined = edges(a_);
-  void* const third = allocate(32_MiB, a_);
-  EXPECT_EQ(edges(a_), joined);
-  write(a_, third);
-  free(third);
-  EXPECT_EQ(device_.calls(DeviceCall::add_capture_dependencies), 0u);
-  Graph graph = end(capture);
-  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB);
-  EXPECT_EQ(wrong_reads(graph), 0u);
-}
-
 class GraphPoolSizes : public GraphPoolMemory, public testing::WithParamInterface<bool> {};
 
 TEST_P(GraphPoolSizes, ThirteenCapturesWithOutputsKeptHoldWhatTheyNeedTogether) {
@@ -90,29 +67,6 @@ TEST_P(GraphPoolSizes, ThirteenCapturesWithOutputsKeptHoldWhatTheyNeedTogether) 
 INSTANTIATE_TEST_SUITE_P(All, GraphPoolSizes, testing::Bool(),
                          [](const auto& info) { return info.param ? "Rising" : "Falling"; });
 
-TEST_F(GraphPoolMemory, AnOutputFreedAfterALaunchServesAWarmUpThatWaitsForTheLaunch) {
-  GraphPool pool(*heap_);
-  CaptureScope capture = begin(pool, a_);
-  void* const output = written(32_MiB, a_, 5_ms);
-  Graph graph = end(capture);
-  EXPECT_EQ(pool.statistics().live_blocks, 1u);
-  EXPECT_EQ(pool.statistics().live_bytes, 32_MiB);
-  launch(graph, c_);
-  order(c_, a_);
-  read(a_, output);
-  free(output);
-  EXPECT_EQ(pool.statistics().live_blocks, 0u);
-  order(a_, c_);
-  launch(graph, c_);
-  const PoolBinding binding = warm_up(pool, b_);
-  void* const next = written(32_MiB, b_);
-  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB);
-  expect_no_race();
-  EXPECT_GT(device_.stream_waited(b_), 1_ms) << "the warm-up ran beside the launch";
-  EXPECT_EQ(device_.host_waits(), 0u);
-  free(next);
-}
-
 // A user of it would be waited for by every launch.
 TEST_F(GraphPoolMemory, ABlockThatIsFreedHasNoUsersAndNothingWaitsForThem) {
   GraphPool pool(*heap_);
@@ -132,86 +86,6 @@ TEST_F(GraphPoolMemory, ABlockThatIsFreedHasNoUsersAndNothingWaitsForThem) {
   launch(graph, a_);
   EXPECT_EQ(device_.host_waits(), waited);
   EXPECT_EQ(device_.calls(DeviceCall::wait), waits) << "the pool's eager work is a's own";
-}
-
-TEST_F(GraphPoolMemory, APoolInThePlaceOfOneThatIsGoneKnowsNothingOfIt) {
-  {
-    GraphPool gone(*heap_);
-    const PoolBinding binding = warm_up(gone, a_);
-    void* const block = written(8_MiB, a_);
-    ASSERT_TRUE(heap_->record_stream(block, b_).ok());
-    free(block);
-  }
-  device_.finish();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  GraphPool pool(*heap_);
-  EXPECT_EQ(pool.statistics().peak_reserved_bytes, 0_B);
-  {
-    const PoolBinding binding = warm_up(pool, a_);
-    touch(b_, Reads(nullptr, 0_B), 5_ms);
-    free(written(1_MiB, a_));
-  }
-  device_.advance(1_ms);
-  const std::uint64_t waited = device_.host_waits();
-  Graph graph = small_graph(pool, a_);
-  EXPECT_EQ(device_.host_waits(), waited) << "it waits for who used the other's blocks";
-}
-
-TEST_F(GraphPoolMemory, AGraphMayGoBeforeItsPool) {
-  GraphPool pool(*heap_);
-  {
-    Graph graph = small_graph(pool, a_, 64_MiB);
-    launch(graph, a_);
-    EXPECT_GE(pool.statistics().kept_bytes, 64_MiB);
-    device_.finish();
-  }
-  EXPECT_EQ(pool.statistics().graphs, 0u);
-  EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-  Graph again = small_graph(pool, a_, 64_MiB);
-  launch(again, b_);
-}
-
-TEST_F(GraphPoolMemory, AGraphMayOutliveItsPool) {
-  auto pool = std::make_unique<GraphPool>(*heap_);
-  Graph graph = small_graph(*pool, a_, 64_MiB);
-  pool.reset();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_GE(device_.physical_bytes(), 64_MiB);
-  void* const block = written(64_MiB, b_, 3_ms);
-  launch(graph, a_);
-  expect_no_race();
-  free(block);
-  device_.finish();
-  graph = Graph();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-}
-
-TEST_F(GraphPoolMemory, BlocksMayOutliveTheirPoolAndItsGraphs) {
-  auto pool = std::make_unique<GraphPool>(*heap_);
-  void* block = nullptr;
-  {
-    CaptureScope capture = begin(*pool, a_);
-    block = written(64_MiB, a_);
-    Graph graph = end(capture);
-    launch(graph, a_);
-    device_.finish();
-  }
-  pool.reset();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_GE(device_.physical_bytes(), 64_MiB);
-  read(a_, block);
-  GraphPool next(*heap_);
-  Graph other = small_graph(next, b_, 64_MiB);
-  launch(other, b_);
-  expect_no_race();
-  free(block);
-  device_.finish();
-  other = Graph();
-  ASSERT_TRUE(heap_->trim(0_B).ok());
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
 }
 
 TEST_F(GraphPoolMemory, TheInnermostRouteServesAndOuterOnesComeBack) {

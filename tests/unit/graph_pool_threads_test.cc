@@ -2,12 +2,10 @@
 // Graph pools and threads: captures beside each other and beside eager work.
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tests/unit/graph_pool_fixture.h"
@@ -105,58 +103,6 @@ TEST_F(GraphPoolThreads, WhatIsSaidOfTheWholeHoldsWhilePoolsAreOpened) {
     EXPECT_LE(all.blocks.size(), 1u);
   }
   opener.join();
-}
-
-// Calls back, once, when an event is recorded.
-class CallsAsAnEventIsRecorded final : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  Status record(EventHandle event, Stream stream) override {
-    if (call) std::exchange(call, {})();
-    return ForwardingDevice::record(event, stream);
-  }
-  std::function<void()> call;
-};
-
-// The other capture records what everybody's work is so far, once; the block is freed between two
-// of its steps.
-TEST(GraphPoolsInThreads, ABlockFreedAsAnotherCaptureBeginsServesTheNext) {
-  SimDevice sim;
-  CallsAsAnEventIsRecorded device(sim);
-  const Stream a = sim.new_stream(), b = sim.new_stream();
-  DeviceHeap heap(device);
-  void* const eager = *heap.allocate(1_KiB, b);
-  GraphPool pool(heap), others(heap);
-  void* block = nullptr;
-  {
-    const Result<PoolBinding> binding = pool.warm_up(a);
-    block = *heap.allocate(2_MiB, a);
-    ASSERT_TRUE(sim.launch(a, Writes(block, 2_MiB), 100_us).ok());
-  }
-  std::promise<void> begins, freed;
-  device.call = [&] {
-    begins.set_value();
-    EXPECT_EQ(freed.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  };
-  std::future<bool> other = std::async(std::launch::async, [&] {
-    Result<CaptureScope> capture = CaptureScope::begin(others, b, CaptureMode::thread_local_);
-    return capture.ok() && capture->end().ok();
-  });
-  ASSERT_EQ(begins.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  EXPECT_TRUE(heap.deallocate(block).ok());
-  freed.set_value();
-  EXPECT_TRUE(other.get());
-  sim.finish();  // the host need not wait, and takes no later event
-  Result<CaptureScope> capture = CaptureScope::begin(pool, a);
-  ASSERT_TRUE(capture.ok()) << capture.error().message();
-  const Result<void*> again = heap.allocate(2_MiB, a);
-  ASSERT_TRUE(again.ok()) << again.error().message();
-  EXPECT_EQ(*again, block);
-  EXPECT_TRUE(heap.deallocate(*again).ok());
-  EXPECT_TRUE(capture->end().ok());
-  EXPECT_TRUE(heap.deallocate(eager).ok());
-  EXPECT_THAT(heap.validate(), testing::IsEmpty());
-  EXPECT_EQ(sim.race_count(), 0u);
 }
 
 // Of two devices that reach each other's memory an event of one breaks captures of both. Each has a

@@ -2,7 +2,6 @@
 // Graphs that a program captures by a binding, and launches and destroys itself: nobody says which
 // streams they run on, or when they are done. What they use stays theirs until they are.
 #include <chrono>
-#include <optional>
 
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/interposed_device.h"
@@ -53,26 +52,6 @@ class GraphPoolWatched : public test::GraphPools {
   }
   Bytes reserved() { return Bytes{heap_->statistics().reserved_bytes.current}; }
 };
-
-TEST_F(GraphPoolWatched, ARunningLaunchKeepsTheMemoryOfAGraphThatIsGone) {
-  GraphPool pool(*heap_);
-  const ExecutableHandle executable = captured(pool);
-  run(executable, c_);  // which no allocation was ever made for
-  destroy(executable);
-  pool.release_graph();
-  EXPECT_GE(pool.statistics().kept_bytes, kBlock);
-  EXPECT_FALSE(pool.give_back_pages());
-  free(written(kBlock, b_));
-  expect_no_race();
-  EXPECT_GE(reserved(), kBlock * 2) << "the launch has its own";
-
-  device_.finish();
-  EXPECT_TRUE(pool.give_back_pages());
-  EXPECT_EQ(pool.statistics().kept_bytes, 0_B);
-  free(written(kBlock * 2, b_));
-  EXPECT_LE(reserved(), kBlock * 2 + device_.granularity())
-      << "what was the launch's serves others";
-}
 
 class GraphPoolWatchedFixed : public GraphPoolWatched {
  protected:
@@ -136,21 +115,6 @@ TEST_F(GraphPoolWatched, OfGraphsThatLeakTheMemoryComesBackWhereTheHostWaits) {
   ASSERT_TRUE(device_.destroy_graph(leaked).ok());
 }
 
-TEST_F(GraphPoolWatched, EachCaptureOfARouteIsWatched) {
-  GraphPool pool(*heap_);
-  PoolBinding binding = binding_of(pool);
-  begin();
-  free(written(kBlock, a_, 1_us));
-  ASSERT_TRUE(device_.destroy_graph(*device_.end_capture(a_)).ok()) << "thrown away";
-  begin();
-  free(written(kBlock, a_, kLong));
-  const ExecutableHandle executable = end();
-  binding.close();
-  run_and_drop(pool, executable, c_);
-  free(written(kBlock, b_));
-  expect_no_race();
-}
-
 TEST_F(GraphPoolWatched, OfAGraphThatAllocatedNothingTheKnownStreamsAreWaitedFor) {
   for (const Stream launched_on : {a_, b_}) {
     GraphPool pool(*heap_);
@@ -203,40 +167,10 @@ TEST_F(GraphPoolWatched, InACaptureThatIsBrokenRequestsAreServedAsEver) {
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
 }
 
-TEST_F(GraphPoolWatched, GraphsThatWeirLaunchesAreNotWatched) {
-  GraphPool pool(*heap_);
-  Graph graph = small_graph(pool, a_);
-  launch(graph, a_);
-  EXPECT_EQ(device_.calls(DeviceCall::retain), 0u);
-}
-
 class GraphPoolWatchedUnderALimit : public GraphPoolWatched {
  protected:
   GraphPoolWatchedUnderALimit() : GraphPoolWatched({.limit = 40_MiB}) {}
 };
-
-TEST_F(GraphPoolWatchedUnderALimit, RatherThanRunOutOfMemoryTheHostWaitsForTheLaunch) {
-  GraphPool pool(*heap_);
-  free(allocate(1_MiB, c_));
-  const ExecutableHandle executable = captured(pool);
-  run_and_drop(pool, executable, c_);
-  void* const block = written(kBlock, b_);
-  ASSERT_NE(block, nullptr);
-  free(block);
-  EXPECT_GE(device_.now(), kLong);
-}
-
-TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForStreamsThatOnlyThePoolKnows) {
-  GraphPool pool(*heap_);
-  PoolBinding warm_up = GraphPools::warm_up(pool, c_);
-  free(written(1_MiB, c_));
-  warm_up.close();
-  for (const Stream stream : {a_, c_}) {
-    const ExecutableHandle executable = captured(pool);
-    run_and_drop(pool, executable, stream);
-    free(written(kBlock, b_));
-  }
-}
 
 TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForADriverThatNeverSpeaksOnce) {
   GraphPool pool(*heap_);
@@ -248,86 +182,6 @@ TEST_F(GraphPoolWatchedUnderALimit, ItWaitsForADriverThatNeverSpeaksOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(1));
   destroy(executable);
   free(written(kBlock, b_));
-}
-
-// A device on which a program begins to capture a stream the moment after it was asked about it.
-class CapturesOnceAskedAbout final : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  Result<CaptureInfo> capture_info(Stream stream) override {
-    Result<CaptureInfo> info = ForwardingDevice::capture_info(stream);
-    begin_now(stream);
-    return info;
-  }
-  Result<CaptureInfo::Status> capture_status(Stream stream) override {
-    Result<CaptureInfo::Status> status = ForwardingDevice::capture_status(stream);
-    begin_now(stream);
-    return status;
-  }
-  std::optional<Stream> to_capture;
-
- private:
-  void begin_now(Stream stream) {
-    if (stream != to_capture) return;
-    to_capture.reset();
-    EXPECT_TRUE(begin_capture(stream, CaptureMode::thread_local_).ok());
-  }
-};
-
-TEST(GraphPoolLingers, WhoWaitsForItBreaksNoCaptureThatBeginsMeanwhile) {
-  for (const bool pool_knows : {false, true}) {
-    SimDevice sim;
-    CapturesOnceAskedAbout device(sim);
-    DeviceHeap heap(device);
-    const Stream a = sim.new_stream(), b = sim.new_stream();
-    GraphPool pool(heap), other(heap);
-    if (pool_knows) {
-      Result<PoolBinding> warm_up = pool.warm_up(b);
-      ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
-    } else {
-      ASSERT_TRUE(heap.deallocate(*heap.allocate(1_MiB, b)).ok());
-    }
-    Result<PoolBinding> binding = pool.capture([a](Stream asking) { return asking == a; });
-    ASSERT_TRUE(sim.begin_capture(a, CaptureMode::global).ok());
-    ASSERT_TRUE(heap.deallocate(*heap.allocate(kBlock, a)).ok());
-    const GraphHandle graph = *sim.end_capture(a);
-    binding->close();
-    pool.release_graph();  // it lingers, as the graph is there
-    Result<PoolBinding> others = other.capture([b](Stream asking) { return asking == b; });
-    ASSERT_TRUE(others.ok());
-    device.to_capture = b;
-    EXPECT_TRUE(heap.trim(0_B, Trim::waits).ok());
-    EXPECT_FALSE(device.to_capture.has_value()) << "nobody asked about the stream";
-    const Result<GraphHandle> captured = sim.end_capture(b);
-    EXPECT_TRUE(captured.ok()) << captured.error().message();
-    others->close(/*keep=*/false);
-    EXPECT_TRUE(sim.destroy_graph(graph).ok());
-    EXPECT_EQ(sim.race_count(), 0u);
-  }
-}
-
-class GraphPoolWatchedSmall : public GraphPoolWatched {
- protected:
-  GraphPoolWatchedSmall() : GraphPoolWatched({.limit = 64_MiB}) {}
-};
-
-TEST_F(GraphPoolWatchedSmall, APoolIsNotAnothersWhileAGraphOfItLives) {
-  ExecutableHandle old;
-  {
-    GraphPool pool(*heap_);
-    PoolBinding binding = binding_of(pool);
-    begin();
-    expect_error(heap_->allocate(100_MiB, a_), ErrorCode::out_of_memory, "out of memory");
-    ASSERT_TRUE(device_.launch(a_, 1_ms).ok());
-    old = end();
-    binding.close();
-    pool.release_graph();
-  }
-  GraphPool pool(*heap_);
-  destroy(captured(pool, 1_ms));
-  pool.release_graph();
-  EXPECT_EQ(pool.statistics().kept_bytes, 0_B) << "the other's graph is none of its";
-  destroy(old);
 }
 
 }  // namespace
