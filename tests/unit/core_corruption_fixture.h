@@ -62,15 +62,6 @@ class Corruption : public CoreHeap {
     undo();
     EXPECT_THAT(heap_.validate(), testing::IsEmpty());
   }
-  template <class Member, class Change>
-  void expect_caught(Member& member, Change&& change, const std::string& text) {
-    expect_caught(
-        [&] {
-          on_undo([&member, kept = Member(member)] { member = kept; });
-          change(member);
-        },
-        text);
-  }
 
   StreamHeap& stream_heap(std::size_t id) { return TestAccess::stream_heap(heap_, id); }
   PageTables& tables() { return TestAccess::tables(heap_); }

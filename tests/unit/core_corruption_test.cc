@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each rule of tiles, pages, stitched rows, page heaps, stream heaps and slabs is broken, one at a
-// time: validate() must name it.
+// Each rule of tiles, pages, stitched rows, page heaps, stream heaps, slabs, timelines and
+// statistics is broken, one at a time: validate() must name it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/core_corruption_fixture.h"
@@ -36,6 +37,13 @@ class BrokenRules : public Corruption {
     return [this, change, undo] {
       change();
       on_undo(undo);
+    };
+  }
+  template <class Member, class Change>
+  std::function<void()> changed(Member& member, Change change) {
+    return [this, &member, change] {
+      on_undo([&member, kept = Member(member)] { member = kept; });
+      change(member);
     };
   }
   static void add_uses(BlockUsesPtr& uses) { (void)uses.get(); }
@@ -334,6 +342,88 @@ TEST_F(BrokenRules, OfSlabsAreCaught) {
          bins.remove(&free);
          on_undo([&] { bins.add(&free); });
        }},
+  });
+}
+
+TEST_F(BrokenRules, OfTimelinesAreCaught) {
+  Timelines& timelines = TestAccess::timelines(heap_);
+  const TimelineId a = timelines.of(a_), c = timelines.of(c_);
+  auto& mine = TestAccess::all(timelines)[c.value];
+  auto& by_stream = TestAccess::by_stream(timelines);
+  ASSERT_GE(mine.events.size(), 2u);
+  ASSERT_EQ(TestAccess::fences(mine.clock).at(0).timeline, a);
+  ASSERT_GT(mine.clock.at(a).value, 0u);
+  const auto fences = [](auto& clock) -> auto& { return TestAccess::fences(clock); };
+  const std::string name = "timeline " + std::to_string(c.value) + ": ";
+  const std::string never =
+      name + "waited for an event that timeline " + std::to_string(a.value) + " never recorded";
+  const std::string listed =
+      "timelines: the retired streams that have an event are not those listed";
+  const std::string twice = "timelines: an event is kept twice";
+  expect_each_caught({
+      {name + "its events do not rise",
+       changed(mine.events, [](auto& events) { std::swap(events.front(), events.back()); })},
+      {name + "its events do not rise",
+       changed(mine.events, [](auto& events) { events[0].sequence = Sequence{0}; })},
+      {name + "an event is from the future",
+       changed(mine.point, [&](auto& point) { point.store({mine.latest().value}); })},
+      {name + "complete beyond its last event",
+       changed(mine.complete, [&](auto& complete) { complete.store(mine.point.load()); })},
+      {name + "retired without its last event", changed(mine,
+                                                        [](auto& timeline) {
+                                                          timeline.retired = true;
+                                                          timeline.events = {};
+                                                        })},
+      {listed, to(mine.retired, true)},
+      {listed, changed(TestAccess::retired(timelines), [c](auto& all) { all.push_back(c); })},
+      {never, changed(mine.clock, [&](auto& clock) { fences(clock)[0].sequence.value += 1000; })},
+      {never,
+       changed(mine.events,
+               [&](auto& events) { fences(events.back().clock)[0].sequence.value += 1000; })},
+      {name + "waited for a timeline that is not there",
+       changed(mine.clock,
+               [&](auto& clock) {
+                 fences(clock).push_back({TimelineId{50}, Sequence{1}});
+               })},
+      {name + "a clock is not in order of timelines",
+       changed(mine.clock, [&](auto& clock) { fences(clock).push_back(fences(clock)[0]); })},
+      {name + "a clock knows of too many timelines",
+       changed(mine.clock,
+               [&](auto& clock) {
+                 while (clock.size() <= VectorClock::kMost) {
+                   fences(clock).push_back(fences(clock)[0]);
+                 }
+               })},
+      {twice, changed(mine.events, [](auto& events) { events[0].event = events.back().event; })},
+      {twice, changed(TestAccess::spare_events(timelines),
+                      [&](auto& spare) { spare.push_back(mine.events.back().event); })},
+      {"timelines: streams and timelines differ in number",
+       changed(by_stream, [&](auto& streams) { streams.erase(c_.id); })},
+      {name + "its stream has another timeline, or none",
+       changed(by_stream, [&](auto& streams) { streams[c_.id].value = 0; })},
+  });
+}
+
+TEST_F(BrokenRules, OfStatisticsAreCaught) {
+  DeviceFold& device = TestAccess::observer(heap_).fold();
+  HeapFold& heap = TestAccess::fold(stream_heap(1));
+  const auto moved = [&](auto& fold, EventKind kind, EventKind back) {
+    const auto tell = [&fold, stream = b_.id](EventKind what) {
+      fold.on_event(
+          {.kind = what, .heap = HeapId{1}, .stream = stream, .bytes = kGrain, .requested = 1_B});
+    };
+    return both([=] { tell(kind); }, [=] { tell(back); });
+  };
+  const auto made = moved(device, EventKind::create, EventKind::release);
+  const auto mapped = moved(device, EventKind::map, EventKind::unmap);
+  expect_each_caught({
+      {"statistics: reserved_bytes", made},
+      {"statistics: pages", made},
+      {"statistics: mappings", mapped},
+      {"statistics: mapped_bytes", mapped},
+      {"statistics: leased_bytes", moved(device, EventKind::lease, EventKind::unlease)},
+      {"heap 1: its statistics differ from a recount of its blocks",
+       moved(heap, EventKind::allocate, EventKind::deallocate)},
   });
 }
 

@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,26 +128,6 @@ TEST_F(HeapOutOfMemory, WhatIsFreedAtAMissServesTheRequest) {
   }
 }
 
-// Pieces that no remapping joins to a slab: each small block takes one, or a part, for itself.
-TEST_F(HeapOutOfMemory, SmallBlocksAreServedFromPiecesTooSmallForASlab) {
-  DeviceHeap heap(device_, {.limit = 24_MiB});
-  std::vector<void*> large;
-  while (const Result<void*> block = heap.allocate(768_KiB, a_)) large.push_back(*block);
-  for (std::size_t i = 0; i < large.size(); i += 2) free(heap, large[i]);
-  std::vector<void*> small;
-  while (const Result<void*> block = heap.allocate(10'000_B, a_)) {
-    write(a_, *block, 10'000_B);
-    small.push_back(*block);
-  }
-  EXPECT_GT(small.size(), large.size() / 2 * 40) << "of 512 KiB in each piece";
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  for (void* const block : small) free(heap, block);
-  void* const again = allocate(heap, 700_KiB, a_);
-  free(heap, again);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
 TEST_F(HeapOutOfMemory, BlocksOfSlabsInSmallPiecesAreRestored) {
   DeviceHeap heap(device_, {.limit = 24_MiB});
   GraphPool pool(heap);
@@ -170,64 +147,6 @@ TEST_F(HeapOutOfMemory, BlocksOfSlabsInSmallPiecesAreRestored) {
   for (PlacedBlock& block : wrong) block.run_bytes = 1_MiB;
   for (void* const block : small) free(heap, block);
   EXPECT_FALSE(pool.restore(wrong).ok());
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
-class HeapOnASharedDevice : public CoreHeap {
- protected:
-  HeapOnASharedDevice() : CoreHeap(SimOptions{.memory = 64_MiB}) {}
-};
-
-// So few pages that the device is not asked first whether it has them.
-TEST_F(HeapOnASharedDevice, ARequestForMoreThanIsLeftGivesBackThePagesThatItCreated) {
-  const PhysicalHandle others = *device_.create(48_MiB);
-  DeviceHeap heap(device_);
-  EXPECT_FALSE(heap.allocate(20_MiB, a_).ok());
-  EXPECT_EQ(device_.memory_info()->free, 16_MiB);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  free(heap, allocate(heap, 16_MiB, a_));
-  EXPECT_TRUE(device_.release(others).ok());
-}
-
-TEST_F(HeapOnASharedDevice, SurvivesOthersTakingAndGivingBackAllTheTime) {
-  DeviceHeap heap(device_);
-  std::mt19937_64 random(12);
-  const std::array streams{a_, b_, c_};
-  std::vector<PhysicalHandle> others;
-  std::vector<void*> live;
-  std::uint64_t served = 0, refused = 0;
-  for (int i = 0; i < 2000; ++i) {
-    const std::uint64_t kind = random() % 8;
-    if (kind == 0) {
-      if (const Result<PhysicalHandle> page = device_.create(4_MiB)) others.push_back(*page);
-    } else if (kind == 1 && !others.empty()) {
-      ASSERT_TRUE(device_.release(others.back()).ok());
-      others.pop_back();
-    } else if (kind == 2 && random() % 8 == 0) {
-      ASSERT_TRUE(heap.trim().ok());
-    } else if (kind < 5 && !live.empty()) {
-      std::swap(live[random() % live.size()], live.back());
-      free(heap, live.back());
-      live.pop_back();
-    } else {
-      const Stream stream = streams[random() % 3];
-      const Bytes size = 512_KiB * (1 + random() % 16);
-      const Result<void*> block = heap.allocate(size, stream);
-      ++(block.ok() ? served : refused);
-      if (!block.ok()) {
-        ASSERT_EQ(block.error().code(), ErrorCode::out_of_memory);
-        continue;
-      }
-      write(stream, *block, size, 10_us);
-      live.push_back(*block);
-    }
-    if (i % 50 == 0) {
-      ASSERT_THAT(heap.validate(), IsEmpty());
-    }
-  }
-  EXPECT_GT(served, 500u);
-  EXPECT_GT(refused, 5u);
-  EXPECT_THAT(device_.races(), IsEmpty());
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
-#include "tests/unit/core_test_access.h"
 #include "weir/device_heap.h"
 #include "weir/metered_device.h"
 #include "weir/sim_device.h"
@@ -96,17 +95,6 @@ TEST_F(HeapParts, AHeapOwnsItsAddressesAndNoOthers) {
   EXPECT_TRUE(heap_.deallocate(block).ok());
 }
 
-TEST_F(HeapParts, ATrimThatWaitsGivesBackWhatWorkStillUses) {
-  void* const block = heap_.allocate(64_MiB, stream_).value();
-  ASSERT_TRUE(sim_.launch(other_, Writes(block, 64_MiB), 5_ms).ok());
-  ASSERT_TRUE(heap_.fence(block, other_).ok());
-  ASSERT_TRUE(heap_.deallocate(block).ok());
-  EXPECT_EQ(heap_.trim().value(), 0_B);
-  EXPECT_EQ(heap_.trim(0_B, Trim::waits).value(), 64_MiB);
-  EXPECT_EQ(sim_.physical_bytes(), 0_B);
-  EXPECT_EQ(sim_.race_count(), 0u);
-}
-
 TEST_F(HeapParts, AccessIsAskedForAnewOfEveryMapping) {
   std::vector<void*> blocks;
   for (const Stream stream : {stream_, other_}) {
@@ -126,29 +114,6 @@ TEST_F(HeapParts, AccessIsAskedForAnewOfEveryMapping) {
 }
 
 class HeapSnapshots : public test::CoreHeap {};
-
-TEST_F(HeapSnapshots, ASnapshotShowsWhatIsHeldAndMappedNowhere) {
-  DeviceHeap heap(device_);
-  void* const block = allocate(heap, 3_MiB, a_);
-  TestAccess::pages(heap).idle()->take_from_pool({{*device_.create(6_MiB), 6_MiB}});
-  const HeapSnapshot snapshot = heap.snapshot();
-  EXPECT_EQ(snapshot.device_bytes, device_.memory_info()->total);
-  ASSERT_EQ(snapshot.pages.size(), 2u);
-  const PageInfo& used = snapshot.pages[0];
-  EXPECT_EQ(used.bytes, 4_MiB);
-  EXPECT_EQ(used.used, 3_MiB);
-  EXPECT_TRUE(used.lease.has_value());
-  EXPECT_EQ(used.mappings, 1u);
-  const PageInfo& held = snapshot.pages[1];
-  EXPECT_EQ(held.bytes, 6_MiB);
-  EXPECT_EQ(held.used, 0_B);
-  EXPECT_FALSE(held.lease.has_value());
-  EXPECT_EQ(held.mappings, 0u);
-  EXPECT_THAT(held.mapped_at, testing::IsEmpty());
-  EXPECT_LT(used.page.value, held.page.value);
-  EXPECT_EQ(heap.statistics().reserved_bytes.current, (10_MiB).count);
-  free(heap, block);
-}
 
 TEST_F(HeapSnapshots, OfADeviceThatDoesNotSayWhatItHasASnapshotSaysNothing) {
   device_.fail(DeviceCall::memory_info, 1);

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "tests/unit/core_heap_fixture.h"
 
 namespace weir {
@@ -48,28 +46,6 @@ class HeapPolicies : public CoreHeap {
     return outcome;
   }
 };
-
-// Work of stream b ends while the driver makes memory for a slab, or later.
-TEST_F(HeapPolicies, ASlabThatIsMadeIsUsedThoughOthersWouldDoByThen) {
-  constexpr Bytes kBlock = 128_KiB;
-  bool made = false;
-  for (Nanoseconds runs = 5_us; runs < 1_ms; runs += 5_us) {
-    DeviceHeap heap(device_, {.reuse = ReusePolicy::no_wait});
-    std::vector<void*> blocks(15);  // no more fit into a slab
-    for (void*& block : blocks) block = allocate(heap, kBlock, a_);
-    write_after(b_, a_, blocks.front(), kBlock, runs);
-    EXPECT_TRUE(heap.fence(blocks.front(), b_).ok());
-    free(heap, blocks.front());
-    void* const next = allocate(heap, kBlock, a_);
-    write(a_, next, kBlock);
-    EXPECT_THAT(heap.validate(), IsEmpty()) << runs.count << " ns";
-    made = made || next != blocks.front();
-    blocks.front() = next;
-    for (void* const block : blocks) free(heap, block);
-    device_.finish();
-  }
-  EXPECT_TRUE(made);
-}
 
 TEST_F(HeapPolicies, WaitTakesFreeMemoryThoughItsFenceIsRunning) {
   for (const Bytes weights : {0_B, kManyWeights}) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
-#include "tests/unit/core_test_access.h"
 #include "weir/interposed_device.h"
 
 namespace weir::test {
@@ -58,18 +57,6 @@ class HeapRegions : public CoreHeap {
     });
     return static_cast<std::size_t>(found - all.begin());
   }
-  // The home row has no room any more: all of its addresses are said to be in use.
-  static void fill_row(DeviceHeap& heap) {
-    Tiles& tiles = TestAccess::tables(heap).tiles;
-    std::vector<Range> vacant;
-    for (const Tile* tile = tiles.first(); tile != nullptr; tile = tiles.after(tile)) {
-      if (tile->kind == Tile::Kind::vacant) vacant.push_back(tile->range());
-    }
-    for (const Range range : vacant) {
-      tiles.fill(range);
-      tiles.take(tiles.run_around(range), range, Tile::Kind::part);
-    }
-  }
   // Blocks of random sizes, a few of them large, by two streams. Returns what is live.
   std::vector<void*> churn(DeviceHeap& heap, int requests, Bytes most_in_use) {
     std::mt19937_64 random(3);
@@ -112,24 +99,6 @@ TEST_F(HeapRegions, WhereOneIsFullTheRowGoesOnInAnother) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
-// Bytes of two regions are side by side for nobody, though their addresses may be.
-TEST_F(HeapRegions, ThoseThatLieSideBySideAreNotOne) {
-  SmallRegions device(device_, kRegion);
-  DeviceHeap heap(device, {.limit = 8000_MiB});
-  std::vector<void*> blocks;
-  for (int i = 0; i < 8; ++i) blocks.push_back(allocate(heap, 1000_MiB, a_));
-  ASSERT_THAT(device.regions, SizeIs(2));
-  ASSERT_EQ(device.regions[0].end(), device.regions[1].begin);
-  for (void* const block : blocks) free(heap, block);
-  // What needs bytes of both is stitched, in a region of its own.
-  void* const large = allocate(heap, 4001_MiB, a_);
-  EXPECT_EQ(region_of(device, large), 2u);
-  write(a_, large, 4001_MiB);
-  EXPECT_EQ(device_.physical_bytes(), 8000_MiB);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
 // Rows come and go, and their addresses with them: none ever lies in two regions.
 TEST_F(HeapRegions, NoStitchedRowLiesInTwo) {
   SmallRegions device(device_, kRegion);
@@ -144,46 +113,6 @@ TEST_F(HeapRegions, NoStitchedRowLiesInTwo) {
   EXPECT_GT(device.regions.size(), 3u);
   EXPECT_GT(device_.calls(DeviceCall::unmap), 100u);
   EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// A place's address is weighed by how far it is from the row's begin, wherever that is.
-TEST_F(HeapRegions, OneBelowTheFirstServesAsWell) {
-  SmallRegions device(device_, kRegion);
-  const Result<Address> below = device_.reserve(kRegion, kRegion);
-  ASSERT_TRUE(below.ok());
-  DeviceHeap heap(device);
-  void* const first = allocate(heap, 3_GiB, a_);
-  ASSERT_TRUE(device_.unreserve(*below, kRegion).ok());
-  void* const second = allocate(heap, 3_GiB, a_);
-  EXPECT_EQ(device.regions[1].begin, *below);
-  EXPECT_EQ(region_of(device, second), 1u);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  free(heap, second);
-  void* const third = allocate(heap, 2_GiB, b_);
-  EXPECT_EQ(region_of(device, third), 1u);
-  EXPECT_EQ(heap.find(static_cast<char*>(third))->bytes, 2_GiB);
-  EXPECT_EQ(heap.find(first)->bytes, 3_GiB);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  for (void* const block : churn(heap, 200, 8_GiB)) free(heap, block);
-  EXPECT_THAT(heap.validate(), IsEmpty());
-  EXPECT_THAT(device_.races(), IsEmpty());
-}
-
-// Pages that could not be mapped go to the row's end with the next request's own.
-TEST_F(HeapRegions, ANewOneHasRoomForThePagesThatAreHeldToo) {
-  SmallRegions device(device_, kRegion * 2);
-  DeviceHeap heap(device);
-  device_.fail(DeviceCall::map, 1);
-  EXPECT_FALSE(heap.allocate(4_MiB, a_).ok());
-  ASSERT_EQ(heap.statistics().reserved_bytes.current, (4_MiB).count);
-  const std::size_t before = device.sizes.size();
-  fill_row(heap);
-  void* const block = allocate(heap, kRegion - 4_MiB, a_);
-  EXPECT_EQ(device.sizes.size(), before + 1);
-  EXPECT_EQ(device.sizes.back(), kRegion * 2);
-  EXPECT_EQ(heap.statistics().mapped_bytes.current, heap.statistics().reserved_bytes.current);
-  EXPECT_EQ(region_of(device, block), 1u);
-  write(a_, block, kRegion - 4_MiB);
 }
 
 TEST_F(HeapRegions, ADeviceWithFewAddressesIsAskedForLess) {
@@ -230,28 +159,6 @@ TEST_F(HeapRegions, AReservationThatFailsLeavesTheHeapAsItWas) {
     }
     EXPECT_EQ(sim.live().reservations, 0u);
     EXPECT_EQ(sim.live().handles, 0u);
-  }
-}
-
-// The addresses of a run are found wherever it lies, and those between runs are nobody's.
-TEST_F(HeapRegions, BlocksAreFoundInEach) {
-  SmallRegions device(device_, kRegion);
-  DeviceHeap heap(device);
-  std::vector<std::pair<void*, Bytes>> blocks;
-  for (int i = 0; i < 12; ++i) {
-    const Bytes size = 700_MiB + 1_MiB * i;
-    blocks.emplace_back(allocate(heap, size, i % 2 == 0 ? a_ : b_), size);
-  }
-  EXPECT_GT(device.regions.size(), 2u);
-  for (const auto& [block, size] : blocks) {
-    for (const Bytes offset : {0_B, 300_KiB, 5_MiB, size - 1_B}) {
-      const auto found = heap.find(static_cast<char*>(block) + offset.count);
-      ASSERT_TRUE(found.has_value());
-      EXPECT_EQ(found->address, Address::of(block));
-    }
-  }
-  for (const Range region : device.regions) {
-    EXPECT_FALSE(heap.find((region.end() - 1_B).pointer()).has_value());
   }
 }
 

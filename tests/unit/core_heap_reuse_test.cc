@@ -20,43 +20,6 @@ using testing::IsEmpty;
 
 class HeapReuse : public CoreHeap {};
 
-// Leases, as a sink hears of them.
-class Leases : public EventSink {
- public:
-  void on_event(const Event& event) override {
-    if (event.kind == EventKind::lease) begun.push_back(event.heap);
-    if (event.kind == EventKind::unlease) ended.push_back(event.heap);
-  }
-  std::vector<HeapId> begun, ended;
-};
-
-// Streams share pages: a page's lease is the heap's that used it first since it was idle.
-TEST_F(HeapReuse, APageIsLeasedByItsFirstUserUntilNobodyUsesIt) {
-  const HeapId a{0}, b{1};
-  Leases leases;
-  DeviceHeap heap(device_, {.limit = 4_MiB}, &leases);
-  void* const whole = allocate(heap, 4_MiB, a_);
-  free(heap, whole);
-  void* const first = allocate(heap, 1_MiB, a_);
-  void* const second = allocate(heap, 2_MiB, b_);
-  const auto lease = [&] {
-    const HeapSnapshot snapshot = heap.snapshot();  // gives back what is cached
-    EXPECT_EQ(snapshot.pages.size(), 1u);
-    return snapshot.pages.front().lease;
-  };
-  EXPECT_EQ(lease(), a);
-  EXPECT_EQ(heap.statistics().leased_bytes.current, (4_MiB).count);
-  free(heap, first);
-  EXPECT_EQ(lease(), a);
-  EXPECT_EQ(heap.statistics().leased_bytes.current, (4_MiB).count);
-  free(heap, second);
-  EXPECT_EQ(lease(), std::nullopt);
-  EXPECT_EQ(heap.statistics().leased_bytes.current, 0u);
-  EXPECT_EQ(leases.begun, (std::vector{a, a}));
-  EXPECT_EQ(leases.ended, (std::vector{a, b}));
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
 // A step of training in little: large and small blocks, two streams, fences.
 void one_round(SimDevice& device, DeviceHeap& heap, Stream a, Stream b) {
   std::mt19937_64 random(11);
@@ -92,14 +55,6 @@ TEST_F(HeapReuse, ARepeatingProgramMovesNoMemoryInItsSecondRound) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
-TEST_F(HeapReuse, ARepeatingProgramOfOneStreamMakesNoDriverCallAtAllInItsSecondRound) {
-  DeviceHeap heap(device_);
-  one_round(device_, heap, a_, a_);
-  const std::vector<std::uint64_t> before = all_calls();
-  one_round(device_, heap, a_, a_);
-  EXPECT_EQ(all_calls(), before);
-}
-
 TEST_F(HeapReuse, ANewStreamAdoptsTheHeapOfARetiredOneAndWaitsForItsWork) {
   DeviceHeap heap(device_);
   void* const first = allocate(heap, 64_MiB, a_);
@@ -121,17 +76,6 @@ TEST_F(HeapReuse, ANewStreamAdoptsTheHeapOfARetiredOneAndWaitsForItsWork) {
   EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
-TEST_F(HeapReuse, AHeapWithLiveBlocksIsNotAdopted) {
-  DeviceHeap heap(device_);
-  void* const first = allocate(heap, 64_MiB, a_);
-  ASSERT_TRUE(heap.retire(a_).ok());
-  void* const next = allocate(heap, 64_MiB, b_);
-  EXPECT_NE(heap.find(next)->heap, heap.find(first)->heap);
-  free(heap, first);
-  EXPECT_EQ(heap.find(allocate(heap, 1_KiB, c_))->heap, HeapId{0});
-  EXPECT_THAT(heap.validate(), IsEmpty());
-}
-
 TEST_F(HeapReuse, NothingIsAllocatedForARetiredStream) {
   DeviceHeap heap(device_);
   void* const block = allocate(heap, 1_MiB, a_);
@@ -142,25 +86,6 @@ TEST_F(HeapReuse, NothingIsAllocatedForARetiredStream) {
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(refused.error().message(), testing::HasSubstr(std::to_string(a_.id)));
   free(heap, block);
-}
-
-TEST_F(HeapReuse, RecordStreamTakesOneFenceAUserWhenTheBlockIsFreed) {
-  DeviceHeap heap(device_);
-  void* const block = allocate(heap, 16_MiB, a_);
-  write(a_, block, 16_MiB);
-  const std::uint64_t records = device_.calls(DeviceCall::record);
-  ASSERT_TRUE(heap.record_stream(block, b_).ok());
-  ASSERT_TRUE(heap.record_stream(block, b_).ok());
-  ASSERT_TRUE(heap.record_stream(block, a_).ok());
-  EXPECT_EQ(device_.calls(DeviceCall::record), records);
-  write_after(b_, a_, block, 16_MiB, 5_ms);  // after record_stream, and covered all the same
-  const std::uint64_t before_free = device_.calls(DeviceCall::record);
-  free(heap, block);
-  EXPECT_EQ(device_.calls(DeviceCall::record), before_free + 1);
-  EXPECT_EQ(heap.statistics().fences, 1u);
-  void* const next = allocate(heap, 16_MiB, a_);
-  write(a_, next, 16_MiB);
-  EXPECT_THAT(device_.races(), IsEmpty());
 }
 
 class HeapPointers : public CoreHeap {};

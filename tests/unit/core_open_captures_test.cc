@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -67,42 +66,6 @@ TEST(OpenCaptures, ACaptureIsNotAnnouncedBeforeTheRecordHasReturned) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code(), ErrorCode::capture);
   EXPECT_EQ(records, 1);
-}
-
-class CallsWhileItRecords : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  Status record_context(EventHandle event) override {
-    if (meanwhile) meanwhile();
-    return inner_.record_context(event);
-  }
-
-  std::function<void()> meanwhile;
-};
-
-TEST(OpenCaptures, ACaptureIsNotAnnouncedWhileTheDeviceRecordsAnEventOfTheContext) {
-  SimDevice sim;
-  CallsWhileItRecords device(sim);
-  OpenCaptures captures(device, /*context_events=*/true);
-  Observer observer(device, nullptr);
-  Timelines timelines(device, observer, captures, Trust::context);
-  Announcer announcer(captures);
-  device.meanwhile = [&] { EXPECT_FALSE(announcer.gets_through()); };
-  EXPECT_TRUE(timelines.record(timelines.of(Stream::all())).ok());
-  EXPECT_TRUE(announcer.joined());
-  device.meanwhile = nullptr;
-  EXPECT_FALSE(timelines.record(timelines.of(Stream::all())).ok());
-  EXPECT_EQ(sim.calls(DeviceCall::record_context), 1u);
-}
-
-TEST(OpenCaptures, WhatTheRecordSaysIsWhatTheCallerHears) {
-  SimDevice device;
-  OpenCaptures captures(device, /*context_events=*/true);
-  const Status failed = captures.record_context(
-      []() -> Status { return Error(ErrorCode::device, "the driver's own words"); });
-  ASSERT_FALSE(failed.ok());
-  EXPECT_EQ(failed.error().code(), ErrorCode::device);
-  EXPECT_THAT(failed.error().message(), testing::HasSubstr("the driver's own words"));
 }
 
 // Of whatever allocator in the process: an event of the context would break it.

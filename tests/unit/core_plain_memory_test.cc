@@ -55,23 +55,6 @@ TEST_F(PlainMemory, IsAllocatedAndNeverMapped) {
   }
 }
 
-TEST(PlainMemoryOfALargeDevice, SegmentsThatSmallRequestsShareGrowWithTheirNumber) {
-  SimDevice device({.memory = 4_GiB});
-  DeviceHeap heap(device, {.memory = MemoryKind::plain});
-  const Stream stream = device.new_stream();
-  std::vector<void*> blocks;
-  const auto hold = [&](Bytes size, int times) {
-    for (int i = 0; i < times; ++i) blocks.push_back(heap.allocate(size, stream).value());
-    return Bytes{heap.statistics().reserved_bytes.current};
-  };
-  EXPECT_EQ(hold(2_GiB, 1), 2_GiB);
-  EXPECT_EQ(hold(2_MiB, 1), 2_GiB + 2_MiB) << "whatever large ones there are";
-  EXPECT_EQ(hold(2_MiB, 4), 2_GiB + 10_MiB) << "2, 2, 2, then half of 6 in whole 2 MiB";
-  // 6, 8, 12, 18, 28, then 32 each time.
-  EXPECT_EQ(hold(2_MiB, 59), 2_GiB + 146_MiB);
-  for (void* const block : blocks) EXPECT_TRUE(heap.deallocate(block).ok());
-}
-
 TEST(PlainMemoryOfACoarseDevice, SharedSegmentsAreMadeOfItsUnits) {
   SimDevice device({.memory = 1_GiB, .granularity = 4_MiB});
   DeviceHeap heap(device, {.memory = MemoryKind::plain});
@@ -106,32 +89,6 @@ TEST_F(PlainMemory, MemoryOfOthersNearbyIsNotTheHeaps) {
   free(heap_, block);
   free(heap_, next);
   ASSERT_TRUE(device_.free_segment(foreign, 2_MiB).ok());
-}
-
-TEST_F(PlainMemory, IdleSegmentsStayWhereAllOfThemWouldNotDo) {
-  void* const block = allocate(heap_, 80_MiB, one_);
-  void* const busy = allocate(heap_, 300_MiB, one_);
-  free(heap_, block);
-  device_.finish();
-  EXPECT_FALSE(heap_.allocate(800_MiB, one_).ok());
-  EXPECT_EQ(held(), 380_MiB);
-  free(heap_, busy);
-}
-
-TEST_F(PlainMemory, GraphPoolsHaveItTooAndShareWhatIsIdle) {
-  void* const first = allocate(heap_, 600_MiB, one_);
-  free(heap_, first);
-  GraphPool pool(heap_);
-  {
-    const auto warm_up = pool.warm_up(one_);
-    void* const block = allocate(heap_, 600_MiB, one_);  // would not fit beside the idle segment
-    EXPECT_LE(device_.physical_bytes(), 1_GiB);
-    EXPECT_THAT(heap_.parts(block), SizeIs(1));
-    write(one_, block, 600_MiB);
-    free(heap_, block);
-  }
-  EXPECT_EQ(device_.calls(DeviceCall::create), 0u);
-  device_.finish();
 }
 
 class PlainPool : public CoreHeap {
@@ -210,22 +167,6 @@ TEST_F(PlainPool, IdleMemoryOfTheOtherKindGoesRatherThanBeOutOfMemory) {
   EXPECT_LE(device_.physical_bytes(), 1_GiB);
 }
 
-// Until memory is short, or somebody asks.
-TEST_F(PlainPool, KeepsWhatIsIdleForItsNextRequests) {
-  free(heap_, allocate_in_pool(40_MiB));
-  device_.finish();
-  GraphPool other(heap_);  // pools are asked for what they can spare
-  {
-    const auto binding = other.warm_up(other_);
-    free(heap_, allocate(heap_, 200_MiB, other_));
-  }
-  EXPECT_EQ(segments(), 1u);
-  free(heap_, allocate_in_pool(40_MiB));
-  EXPECT_EQ(device_.calls(DeviceCall::allocate_segment), 1u);
-  EXPECT_TRUE(pool_->give_back_pages());
-  EXPECT_EQ(segments(), 0u);
-}
-
 TEST_F(PlainPool, TrimCountsWhatGoesAndKeepsWhatItIsToldTo) {
   for (const Bytes size : {40_MiB, 60_MiB}) {
     void* const plain = allocate_in_pool(size);
@@ -264,25 +205,6 @@ TEST_F(PlainPool, SaysWhatTheDeviceRefusesToTakeBack) {
   EXPECT_EQ(heap_.trim().value(), 40_MiB);
 }
 
-TEST_F(PlainPool, IdleMemoryGoesWhenTheLimitIsLowered) {
-  void* const plain = allocate_in_pool(100_MiB);
-  void* const paged = allocate(heap_, 100_MiB, one_);
-  void* const live = allocate(heap_, 20_MiB, one_);
-  free(heap_, plain);
-  device_.finish();
-  heap_.set_limit(130_MiB);
-  EXPECT_EQ(segments(), 0u);
-  heap_.set_limit(0_B);
-  void* const again = allocate_in_pool(100_MiB);
-  heap_.set_limit(30_MiB);  // all of it is in use
-  free(heap_, again);
-  device_.finish();
-  free(heap_, paged);
-  free(heap_, live);  // a free keeps to the limit, wherever the idle memory lies
-  EXPECT_EQ(segments(), 0u);
-  EXPECT_LE(device_.physical_bytes(), 30_MiB);
-}
-
 TEST_F(PlainPool, WhatWasInUseWhenItWasFreedGoesWithTheNextFreeOverALimit) {
   void* const live = allocate(heap_, 20_MiB, one_);
   void* const plain = allocate_in_pool(100_MiB);
@@ -294,19 +216,6 @@ TEST_F(PlainPool, WhatWasInUseWhenItWasFreedGoesWithTheNextFreeOverALimit) {
   device_.finish();
   free(heap_, live);
   EXPECT_EQ(segments(), 0u);
-}
-
-TEST_F(PlainPool, ARequestWithinItsRequestsCallbackIsOfTheHeapsOwnKind) {
-  void* inner = nullptr;
-  heap_.on_shortage(Shortage::out_of_memory, [&](Bytes) {
-    if (inner == nullptr) inner = allocate(heap_, 1_MiB, one_);
-  });
-  void* const paged = allocate(heap_, 500_MiB, one_);
-  EXPECT_FALSE(pool_->allocate(700_MiB, one_).ok());
-  ASSERT_NE(inner, nullptr);
-  EXPECT_EQ(heap_.find(inner)->pool, 0u);
-  free(heap_, inner);
-  free(heap_, paged);
 }
 
 TEST_F(PlainPool, RefusesStreamsThatAreCapturedElsewhere) {
@@ -347,26 +256,6 @@ TEST_F(PlainPool, EventsSayWhatIsPlainAndComeWhileTheMemoryIsThere) {
   heap_.stop_recording(listener);
 }
 
-TEST_F(PlainPool, AnUnmappingThatTheDriverRefusesIsSaidToBeThereAgain) {
-  struct Listener final : EventSink {
-    void on_event(const Event& event) override {
-      if (event.kind == EventKind::map) ++mapped;
-      if (event.kind == EventKind::unmap) --mapped;
-    }
-    int mapped = 0;
-  } listener;
-  heap_.start_recording(listener);
-  free(heap_, allocate(heap_, 40_MiB, one_));
-  device_.finish();
-  device_.fail(DeviceCall::unmap, 1);
-  (void)heap_.trim();
-  EXPECT_EQ(static_cast<std::uint64_t>(listener.mapped), device_.live().mappings);
-  EXPECT_GT(listener.mapped, 0);
-  ASSERT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(listener.mapped, 0);
-  heap_.stop_recording(listener);
-}
-
 TEST_F(PlainPool, GoesBackToTheDeviceWhenItIsClosed) {
   void* const plain = allocate_in_pool(40_MiB);
   pool_.reset();
@@ -381,44 +270,6 @@ TEST_F(PlainPool, GoesBackToTheDeviceWhenItIsClosed) {
   void* const paged = allocate(heap_, 1_MiB, one_);
   EXPECT_GT(device_.calls(DeviceCall::create), 0u);
   free(heap_, paged);
-}
-
-// Nobody else may have what it holds, so nothing else asks whether its graphs have gone.
-TEST_F(PlainPool, GivesBackWhatItsGraphsUsedWhileItStaysOpen) {
-  auto binding = pool_->capture([this](Stream stream) { return stream == one_; }, one_);
-  ASSERT_TRUE(binding.ok());
-  ASSERT_TRUE(device_.begin_capture(one_, CaptureMode::relaxed).ok());
-  void* const block = allocate(heap_, 40_MiB, one_);
-  write(one_, block, 40_MiB, 5_ms);
-  free(heap_, block);
-  const GraphHandle graph = device_.end_capture(one_).value();
-  binding->close(/*keep=*/true);
-  const ExecutableHandle launchable = device_.instantiate(graph).value();
-  ASSERT_TRUE(device_.destroy_graph(graph).ok());
-  ASSERT_TRUE(device_.launch_graph(launchable, one_).ok());
-  ASSERT_TRUE(device_.destroy_executable(launchable).ok());
-  pool_->release_graph();
-  EXPECT_EQ(heap_.trim(0_B).value(), 0_B) << "it runs";
-  device_.finish();
-  EXPECT_GE(heap_.trim(0_B).value(), 40_MiB);
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-  EXPECT_EQ(pool_->statistics().kept_bytes, 0_B);
-}
-
-TEST_F(PlainMemory, MoreSegmentsThanThereMayBeAreNamed) {
-  DeviceHeap heap(device_, {.most_mappings = 2, .memory = MemoryKind::plain});
-  void* const first = allocate(heap, 20_MiB, one_);
-  void* const second = allocate(heap, 20_MiB, one_);
-  const Result<void*> refused = heap.allocate(20_MiB, one_);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code(), ErrorCode::out_of_memory);
-  EXPECT_THAT(refused.error().message(),
-              HasSubstr("2 mappings are held, and HeapOptions::most_mappings allows too few more"));
-  free(heap, first);
-  void* const again = allocate(heap, 20_MiB, one_);
-  free(heap, again);
-  free(heap, second);
-  EXPECT_THAT(heap.validate(), IsEmpty());
 }
 
 TEST_F(PlainMemory, SegmentsBeyond49BitsAreRefusedAndGoBack) {

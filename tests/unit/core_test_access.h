@@ -50,8 +50,6 @@ struct TestAccess {
   static auto& cached(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return heap.held_.cache_.cached_;
   }
-  // The stream whose calls may take the fast paths.
-  static auto& fast_stream(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.fast_stream_; }
   static auto& serves(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.serves_; }
   static Tile*& runs(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.held_.blocks_.runs_; }
   static HeapFold& fold(StreamHeap& heap) WEIR_NO_THREAD_ANALYSIS { return heap.served_.fold; }
@@ -63,8 +61,6 @@ struct TestAccess {
     return heap.held_.blocks_.slabs_;
   }
   static auto& free(Slabs& slabs) { return slabs.free_; }
-
-  static std::size_t entries(const PlacementCache& cache) { return cache.entries_.size(); }
 
   static Timelines& timelines(DeviceHeap& heap) { return impl(heap).pools.own().timelines(); }
   static auto& all(Timelines& timelines) WEIR_NO_THREAD_ANALYSIS { return timelines.timelines_; }

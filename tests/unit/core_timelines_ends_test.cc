@@ -81,36 +81,5 @@ TEST_F(TimelinesTest, ASatisfiedFenceStaysSoWhileItIsForgotten) {
   }
 }
 
-// Of a stream that may be gone no event can be had: the host waits for all streams instead, once.
-TEST_F(TimelinesTest, AStreamThatMayBeGoneIsWaitedForThroughTheContext) {
-  Stream gone = device_.new_stream();
-  gone.may_end = true;
-  const TimelineId timeline = timelines_.of(gone);
-  work(gone, 5_ms);
-  ASSERT_TRUE(device_.destroy_stream(gone).ok());
-  const Fence point = timelines_.now(timeline);
-  ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
-  EXPECT_GE(device_.now(), 5_ms);
-  EXPECT_EQ(calls(DeviceCall::synchronize_context), 1u);
-  EXPECT_EQ(calls(DeviceCall::synchronize), 0u);
-  EXPECT_TRUE(timelines_.satisfied(point, b_));
-  EXPECT_EQ(timelines_.now(timeline).sequence.value, point.sequence.value + 1) << "the next point";
-  ASSERT_EQ(events_.size(), 1u);
-  EXPECT_EQ(events_[0].kind, EventKind::host_wait);
-  EXPECT_EQ(events_[0].other, gone.id);
-  EXPECT_EQ(events_[0].sequence, point.sequence);
-  EXPECT_GE(events_[0].duration, 4_ms);
-
-  ASSERT_TRUE(timelines_.host_wait(set_of({point})).ok());
-  EXPECT_EQ(calls(DeviceCall::synchronize_context), 1u);
-  const Fence later = timelines_.now(timeline);
-  EXPECT_FALSE(timelines_.satisfied(later, b_));
-  device_.fail(DeviceCall::synchronize_context, 1);
-  EXPECT_FALSE(timelines_.host_wait(set_of({later})).ok());
-  EXPECT_FALSE(timelines_.satisfied(later, b_));
-  EXPECT_EQ(events_.size(), 1u);
-  EXPECT_THAT(timelines_.validate(), IsEmpty());
-}
-
 }  // namespace
 }  // namespace weir

@@ -53,8 +53,6 @@ class Placer {
   void set_limit(Bytes limit) { limit_ = limit; }
 
  private:
-  friend struct TestAccess;
-
   // --- The steps.
 
   // The first free place remembered for the request, of those that Reuse::wait_needed() passes.

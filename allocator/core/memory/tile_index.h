@@ -94,7 +94,6 @@ class TileIndex {
   void give_back_records(Tile* first);
 
  private:
-  friend struct TestAccess;
   static constexpr std::uint64_t kSteps = kSlot.count / kStep.count;
   static constexpr std::uint64_t kGranules = kSlot.count / kGranule.count;
   static constexpr std::uint64_t kSlots = kEnd.value / kSlot.count;

@@ -90,8 +90,6 @@ class RequestHistory {
   std::uint64_t brief_ = 0;  // of the last two items
   std::uint64_t noted_ = 0;
   Bytes held_;
-
-  friend struct TestAccess;
 };
 
 // The places that requests were given, the first first: in the same state the same one is free.
@@ -188,8 +186,6 @@ class PlacementCache {
   // Where the last recall(), if it found nothing, would have one more; and of which keys it was.
   Entry* noted_ = nullptr;
   RequestKeys noted_for_{};
-
-  friend struct TestAccess;
 };
 
 }  // namespace weir

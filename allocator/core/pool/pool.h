@@ -134,8 +134,6 @@ class Pool {
   std::uint64_t streams_ = 0;                            // that arrived
   PoolLayout layout_of_retired_;
   std::vector<StreamHeap*> retired_;  // by HeapId: their streams are gone
-
-  friend struct TestAccess;
 };
 
 }  // namespace weir
