@@ -139,7 +139,7 @@ class Allocator::Impl {
       if (status.ok()) status = slot.recordings().check_can_start(path);
     });
     if (status) status = check_recording_path(path);
-    raise_unless_ok(named_by(kRecordStart, std::move(status)));
+    raise_unless_ok(named_by(kRecordStart, std::exchange(status, {})));
     std::vector<DeviceSlot*> started;
     for_each_open([&](DeviceSlot& slot) {
       if (!status.ok()) return;
