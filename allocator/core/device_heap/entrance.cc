@@ -221,7 +221,7 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
   const std::uint64_t paused =
       goes_on ? bindings_.of_capture(*pool, capture.id, /*paused=*/true) : 0;
   if (paused != 0) {
-    if (Status begun = pool->begin_capture(paused, /*watches=*/true); !begun) {
+    if (Status begun = pool->begin_capture(paused, /*watches=*/true, goes_on); !begun) {
       return std::move(begun).error();
     }
     bindings_.resume(paused, std::move(takes));
@@ -230,7 +230,8 @@ Result<std::uint64_t> Entrance::bind_capture(std::shared_ptr<CapturePool> pool,
   settle(goes_on);
   const std::uint64_t id = bindings_.next_id();
   const bool watches = kind == PoolBindings::Kind::captured;
-  if (Status begun = pool->begin_capture(id, watches); !begun) return std::move(begun).error();
+  if (Status begun = pool->begin_capture(id, watches, goes_on); !begun)
+    return std::move(begun).error();
   pools_.shared().captures.announce(id, origin, goes_on);
   bindings_.open(id, std::move(pool), std::move(takes), kind, capture);
   return id;

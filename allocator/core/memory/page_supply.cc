@@ -150,9 +150,17 @@ Result<HeldPage> PageSupply::create_segment(Request& request) {
 
 std::vector<Page*> PageSupply::may_go() const {
   std::vector<Page*> idle;
-  if (heap_.tables.absent_mappings > 0) return idle;  // a row that goes with a page may lack some
+  // A row that goes with a page may lack some.
+  const auto is_partly_mapped = [](const auto& each) {
+    return each.second.unmapped > 0 && !(each.second.lent && each.second.sleeps());
+  };
+  const HomePages::Pages& all = heap_.tables.pages.all();
+  if (heap_.tables.absent_mappings > 0 && std::any_of(all.begin(), all.end(), is_partly_mapped)) {
+    return idle;
+  }
   for (auto& [id, page] : heap_.tables.pages.all()) {
-    if (page.kept == Page::Kept::no && page.idle() && !page.borrowed) idle.push_back(&page);
+    if (page.kept == Page::Kept::no && page.idle() && !page.borrowed && !page.sleeps())
+      idle.push_back(&page);
   }
   std::stable_sort(idle.begin(), idle.end(),
                    [](const Page* a, const Page* b) { return a->size > b->size; });

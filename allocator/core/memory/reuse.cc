@@ -123,12 +123,13 @@ bool Reuse::is_barred(const Owner& owner, const Tile* head, Range home) const {
     return timelines_.stream(timeline).outside_capture().id;
   };
   const std::uint64_t mine = stream(owner.timeline);
+  const bool captured = timelines_.stream(owner.timeline).is_in_capture();
   bool barred = false;
   tables_.pages.walk(home, [&](const Page& page, Bytes offset, Bytes size) {
     if (barred || page.kept == Page::Kept::no) return;
     barred = !Tiles::visit_notes(head, {page.home + offset, size}, [&](const Tile& tile) {
       return tile.by == Tile::kNobody || stream(tile.by) == mine ||
-             (tables_.over_at_capture && tile.released <= *tables_.over_at_capture);
+             (captured && tables_.over_at_capture && tile.released <= *tables_.over_at_capture);
     });
   });
   return barred;

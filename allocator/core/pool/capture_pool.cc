@@ -39,8 +39,8 @@ CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared,
 Address CapturePool::allocate(Bytes bytes, Stream stream, std::uint64_t capture, Status& status,
                               PageHeap::Create create) {
   const MutexLock lock(mutex_);
-  note_touched();
   if (status = scratch_.take_back(); !status) return {};
+  note_touched();
   // A capture that is not into the pool, and takes memory of it: it is the graph's as well.
   // (One that is paused may be asking again, though no binding leads here.)
   const bool is_own = capture_ && capture == capture_->served;
@@ -139,7 +139,7 @@ Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap
   return done;
 }
 
-Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
+Status CapturePool::begin_capture(std::uint64_t number, bool watches, bool goes_on) {
   {
     const MutexLock lock(mutex_);
     if (capture_ && capture_->paused && capture_->number == number) {
@@ -179,7 +179,7 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches) {
     }
     // What earlier captures used on other streams serves this one too, if no eager work is left.
     std::optional<Sequence> over;
-    if (!is_told()) {
+    if (!is_told() && !goes_on) {  // (else to ask would break it)
       const Fence all = timelines().release_point(TimelineId{});
       if (timelines().is_seen_complete(all)) over = all.sequence;
     }

@@ -75,11 +75,12 @@ class CapturePool final : private OnPoolEvents,
   // --- Captures. Their numbers are their bindings', which no other has.
 
   // The capture begins; or goes on, if it is paused. `watches`: nobody tells when the graph is
-  // launched; it is watched until it is gone. Under Trust::told the host waits for eager work on
-  // the pool's memory, with no lock held; under Trust::context it waits for nothing, and memory
-  // whose work is not seen to be over by then serves the stream alone that used it. Errors:
-  // invalid_argument (another capture goes on); asleep; device.
-  Status begin_capture(std::uint64_t number, bool watches);
+  // launched; it is watched until it is gone. `goes_on`: the driver's capture has begun. Under
+  // Trust::told the host waits for eager work on the pool's memory, with no lock held; under
+  // Trust::context it waits for nothing, and memory whose work is not seen to be over by then
+  // serves the stream alone that used it. Errors: invalid_argument (another capture goes on);
+  // asleep; device.
+  Status begin_capture(std::uint64_t number, bool watches, bool goes_on);
   // No request of the capture comes until it begins again; it may be over. `keep`: it makes a
   // graph. `graphs`: how many graphs more the pool has than was said before: 1, 0 or -1.
   void pause_capture(std::uint64_t number, bool keep, int graphs);

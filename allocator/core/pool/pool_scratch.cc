@@ -48,10 +48,10 @@ Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
 
 template <class Call>
 Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
-  while (any()) {
+  for (bool is_first = true; any(); is_first = false) {
     if (Status ended = wait_for_launches(); !ended) return ended;
     FenceSet pending;
-    Status done = call(pending);
+    Status done = call(is_first, pending);
     if (!done || pending.empty()) return done;
     pool_.mutex_.unlock();
     Status waited = loans_.wait_for(pending);
@@ -63,7 +63,9 @@ Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
 
 Status PoolScratch::begin_launch(Stream stream) {
   const MutexLock lock(pool_.mutex_);
-  Status had = waiting([&](FenceSet& pending) { return loans_.before_launch(stream, pending); });
+  Status had = waiting([&](bool is_first, FenceSet& pending) {
+    return loans_.before_launch(stream, is_first, pending);
+  });
   if (!had) return had;
   Timelines& timelines = pool_.timelines();
   Status waited = timelines.wait(timelines.of(stream), pool_.graphs_.eager_work());
@@ -136,14 +138,15 @@ void PoolScratch::note_graph(bool untold) {
 }
 
 Status PoolScratch::take_back() {
-  return waiting([&](FenceSet& pending) { return loans_.take_back(pending); });
+  return waiting(
+      [&](bool is_first, FenceSet& pending) { return loans_.take_back(is_first, pending); });
 }
 
 // What fails is tried again.
 void PoolScratch::take_back_if_graphs_gone() WEIR_NO_THREAD_ANALYSIS {
   if (!any() || pool_.graphs_.count() > 0 || pool_.graphs_.lingers() || !launching_.empty()) return;
   FenceSet pending;
-  (void)loans_.take_back(pending);
+  (void)loans_.take_back(/*waits_for_others=*/false, pending);
   pool_.enter_as_sparing();
 }
 
@@ -156,7 +159,7 @@ void PoolScratch::try_take_back() {
 
 Status PoolScratch::part_with_lent() {
   const MutexLock lock(pool_.mutex_);
-  return waiting([&](FenceSet& pending) { return loans_.part_with_used(pending); });
+  return waiting([&](bool, FenceSet& pending) { return loans_.part_with_used(pending); });
 }
 
 }  // namespace weir

@@ -26,7 +26,7 @@ std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
   for (const PageLoans::Loan& loan : loans->lend(wanted, PageHeap::kUnlimited)) {
     const PageId borrowed = budget_.next_page();
     const auto& [memory, size, none] = loan.memory;
-    loans_.emplace(loan.page.value, Loan{borrowed, memory, size});
+    loans_.insert_or_assign(loan.page.value, Loan{borrowed, memory, size});
     lent.push_back({memory, size, Lent{borrowed, launched_on_}});
   }
   return lent;
@@ -41,7 +41,7 @@ std::vector<UnmappedPage> ScratchLoans::part_with(Bytes wanted, Bytes most, Fenc
   for (const PageLoans::Loan& loan : loans->lend(wanted, most)) {
     // (What can't be unmapped now is so before it gets other memory.)
     (void)loans->part_with(loan.page);
-    loans_.emplace(loan.page.value, Loan{{}, {}, loan.memory.size});
+    loans_.insert_or_assign(loan.page.value, Loan{{}, {}, loan.memory.size});
     gone.push_back(loan.memory);
   }
   return gone;
@@ -68,12 +68,12 @@ Status ScratchLoans::settle(Loans::iterator at, FenceSet& pending) {
     loans_.erase(at);
     return {};
   }
-  // It is in use. The graph's page is about to be unmapped.
+  // It is in use. The graph's page is about to be unmapped; what fails of that, renew() tries
+  // again.
   if (!is_over(launches_, pending)) return {};
-  if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
   own_.pages().loans()->keep(loan.borrowed);
   loan.memory = {};
-  return {};
+  return pool_.pages().loans()->part_with(page);
 }
 
 Status ScratchLoans::part_with_used(FenceSet& pending) {
@@ -87,13 +87,15 @@ Status ScratchLoans::part_with_used(FenceSet& pending) {
   return {};
 }
 
-Status ScratchLoans::renew(FenceSet& pending) {
+Status ScratchLoans::renew(bool waits_for_others, FenceSet& pending) {
   for (auto next = loans_.begin(); next != loans_.end();) {
     const auto at = next++;
     const auto& [borrowed, memory, size] = at->second;
     if (memory != PhysicalHandle{}) continue;
     if (budget_.is_most(size)) (void)own_.pages().idle()->give_to_driver(size);
-    if (budget_.is_most(size)) others_(size, pending);
+    FenceSet of_others;
+    if (budget_.is_most(size)) others_(size, of_others);
+    if (waits_for_others) pending.join(of_others);
     if (!pending.empty()) return {};
     const PageId page{at->first};
     if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
@@ -104,9 +106,9 @@ Status ScratchLoans::renew(FenceSet& pending) {
   return {};
 }
 
-Status ScratchLoans::take_back(FenceSet& pending) {
+Status ScratchLoans::take_back(bool waits_for_others, FenceSet& pending) {
   Status parted = part_with_used(pending);
-  return parted && pending.empty() ? renew(pending) : std::move(parted);
+  return parted && pending.empty() ? renew(waits_for_others, pending) : std::move(parted);
 }
 
 Result<std::vector<Range>> ScratchLoans::free_ranges(FenceSet& pending) {
@@ -154,16 +156,23 @@ Status ScratchLoans::take(const std::vector<Range>& ranges, Stream stream) {
   return {};
 }
 
-Status ScratchLoans::before_launch(Stream stream, FenceSet& pending) {
+Status ScratchLoans::before_launch(Stream stream, bool waits_for_others, FenceSet& pending) {
   Status status;
   for (int attempt = 0; attempt < kAttempts && any(); ++attempt) {
     const Result<std::vector<Range>> ranges = free_ranges(pending);
     if (!ranges) return ranges.error();
-    if (pending.empty()) status = renew(pending);
+    if (pending.empty()) status = renew(waits_for_others, pending);
     if (!status || !pending.empty()) return status;
     status = take(*ranges, stream);
     if (status) return status;
     after_launch(stream, /*launched=*/false);
+    if (status.error().code() == ErrorCode::capture) {
+      // The stream can't wait, as no event of the context can be recorded: the host does.
+      for (const auto& [page, loan] : loans_) {
+        pending.join(own_.pages().loans()->users(loan.borrowed));
+      }
+      return pending.empty() ? std::move(status) : Status();
+    }
     if (status.error().code() != ErrorCode::invalid_argument) return status;
   }
   return status;
@@ -173,7 +182,7 @@ void ScratchLoans::after_launch(Stream stream, bool launched) {
   for (const Address block : std::exchange(taken_, {})) heap_->give_back(block);
   if (!launched) return;
   launched_on_ = own_.timelines().of(stream);
-  launches_ = FenceSet(own_.timelines().release_point(*launched_on_));
+  launches_.join(own_.timelines().release_point(*launched_on_));
 }
 
 }  // namespace weir

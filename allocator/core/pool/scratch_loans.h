@@ -48,13 +48,15 @@ class ScratchLoans {
   // The calls below add to `pending` the work, in the own pool's timelines, that the host has to
   // wait for before they can do more: with no lock held, and then they are called again. If they
   // add none, they have done all.
+  // `waits_for_others`: before new memory is created, other graph pools part with theirs once
+  // launches are done; who goes on launching can't be waited for.
 
   Status wait_for(const FenceSet& pending) { return own_.timelines().host_wait(pending); }
   // Pages that are the caller's, at least `wanted` bytes, or all that may go, and at most `most`.
   std::vector<UnmappedPage> part_with(Bytes wanted, Bytes most, FenceSet& pending);
   // A graph is about to be launched on the stream: what it uses is its own until after_launch(), if
   // nothing is pending. Errors: out_of_memory, device: the graph is not to be launched.
-  Status before_launch(Stream stream, FenceSet& pending);
+  Status before_launch(Stream stream, bool waits_for_others, FenceSet& pending);
   // `launched`: it was.
   void after_launch(Stream stream, bool launched);
   // A capture made a graph. Where uses need not be told, nothing is lent until its launch, behind
@@ -64,7 +66,7 @@ class ScratchLoans {
   }
   // Nothing is lent any more; pages that no graph needs, and that the own pool keeps, go. Errors:
   // as before_launch().
-  Status take_back(FenceSet& pending);
+  Status take_back(bool waits_for_others, FenceSet& pending);
   // Nothing is lent any more, but what is in use stays without memory until take_back(), or the
   // next launch. Errors: device.
   Status part_with_used(FenceSet& pending);
@@ -81,7 +83,7 @@ class ScratchLoans {
   // The page is the pool's again, and its loan goes; or its memory is the own pool's for good.
   Status settle(Loans::iterator loan, FenceSet& pending);
   // Pages without memory get other memory.
-  Status renew(FenceSet& pending);
+  Status renew(bool waits_for_others, FenceSet& pending);
   // Where lent pages lie that are free in the own pool, side by side as one; the others are
   // settled.
   Result<std::vector<Range>> free_ranges(FenceSet& pending);
@@ -93,7 +95,7 @@ class ScratchLoans {
   const Others others_;
   Loans loans_;
   std::optional<TimelineId> launched_on_;  // the last launch's stream, in the own pool's timelines
-  FenceSet launches_;                      // behind the last launch, likewise
+  FenceSet launches_;                      // behind launches, likewise
   // For a launch that is under way.
   StreamHeap* heap_ = nullptr;
   std::vector<Address> taken_;
