@@ -286,8 +286,8 @@ TEST(Goldens, OfGraphPoolsWhereUsesAreNotToldAndCallsOfTheDeviceFail) {
                         .tells = false,
                         .faults_percent = 30}),
             "reserved 1073741824, leased 224395264, mapped 2030043136, live 199386112\n"
-            "1420 blocks, 990 pages, 1216 mappings, 1216 unmapped, 229 waits, 943 failures\n"
-            "41104 calls, 249577542 ns, digests a23be6ff474af062 5d0583d7e52cf7b7");
+            "1488 blocks, 1025 pages, 1285 mappings, 1285 unmapped, 208 waits, 895 failures\n"
+            "48046 calls, 253986937 ns, digests 4843f2d9bca706f5 b29278f1dc8da653");
 }
 
 TEST(Goldens, OfGraphPoolsAndSleepWhereCallsOfTheDeviceFail) {
