@@ -6,8 +6,10 @@
 
 namespace weir {
 
-void PageLoans::note_mappings(const Page& page, EventKind kind) {
-  for (const auto& [at, heap] : mappings_of(page)) {
+void PageLoans::note_mappings(const Page& page, std::size_t first, EventKind kind) {
+  std::vector<PageMapping> mappings = mappings_of(page);
+  mappings.resize(first);
+  for (const auto& [at, heap] : mappings) {
     heap_.observer.emit(Event{.kind = kind,
                               .heap = kind == EventKind::map ? heap : HeapId{},
                               .page = page.id,
@@ -40,21 +42,24 @@ std::vector<PageLoans::Loan> PageLoans::lend(Bytes wanted, Bytes most) {
     tables.absent_bytes += page->size;
     tables.absent_mappings += page->unmapped;
     tables.lent_mappings += page->unmapped;
-    note_mappings(*page, EventKind::unmap);
+    note_mappings(*page, page->unmapped, EventKind::unmap);
     supply_.note(EventKind::release, page->id, page->size);
   }
   return loans;
 }
 
-void PageLoans::take_back(PageId id, PhysicalHandle memory) {
+bool PageLoans::take_back(PageId id, PhysicalHandle memory) {
   Page& page = heap_.tables.pages.all().at(id.value);
   page.handle = memory;
-  page.lent = false;
+  const std::uint32_t there = std::exchange(page.lent_mappings, 0);
+  page.unmapped -= there;
+  page.lent = page.unmapped > 0;
   heap_.tables.absent_bytes -= page.size;
-  heap_.tables.absent_mappings -= std::exchange(page.unmapped, 0);
-  heap_.tables.lent_mappings -= std::exchange(page.lent_mappings, 0);
+  heap_.tables.absent_mappings -= there;
+  heap_.tables.lent_mappings -= there;
   supply_.note(EventKind::create, page.id, page.size);
-  note_mappings(page, EventKind::map);
+  note_mappings(page, there, EventKind::map);
+  return !page.lent;
 }
 
 Status PageLoans::part_with(PageId id) {

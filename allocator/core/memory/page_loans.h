@@ -33,8 +33,14 @@ class PageLoans {
   // Scratch of at least `wanted` bytes, or all that there is, and not more than `most`: the largest
   // pages first. Under Trust::context the borrower waits for all work so far of all streams.
   std::vector<Loan> lend(Bytes wanted, Bytes most);
-  // The borrower has the page's memory no more: it is the lender's again.
-  void take_back(PageId page, PhysicalHandle memory);
+  // The borrower has the page's memory no more: it is the lender's again. False: part_with() failed
+  // half-way, and the page lacks mappings until PageSleep::renew_memory().
+  bool take_back(PageId page, PhysicalHandle memory);
+  // Has the lent page all its mappings?
+  bool is_whole(PageId page) const {
+    const Page& lent = heap_.tables.pages.all().at(page.value);
+    return lent.lent_mappings == lent.unmapped;
+  }
   // The page's memory stays the borrower's: the page is unmapped, and asleep until it gets other
   // memory (PageSleep::renew_memory()). Work on it is done. On an error it may be called again.
   Status part_with(PageId page);
@@ -53,8 +59,8 @@ class PageLoans {
   void keep(PageId page);
 
  private:
-  // The page's mappings count as there, or as gone; the driver is told nothing.
-  void note_mappings(const Page& page, EventKind kind);
+  // The page's first mappings count as there, or as gone; the driver is told nothing.
+  void note_mappings(const Page& page, std::size_t first, EventKind kind);
 
   PageHeapState& heap_;
   PageSupply& supply_;

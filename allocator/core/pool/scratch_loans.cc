@@ -39,10 +39,10 @@ std::vector<UnmappedPage> ScratchLoans::part_with(Bytes wanted, Bytes most, Fenc
   const auto loans = pool_.pages().loans(std::try_to_lock);
   if (!loans) return gone;
   for (const PageLoans::Loan& loan : loans->lend(wanted, most)) {
-    // (What can't be unmapped now is so before it gets other memory.)
-    (void)loans->part_with(loan.page);
+    const bool parted = loans->part_with(loan.page).ok();
+    if (!parted && loans->take_back(loan.page, loan.memory.handle)) continue;
     loans_.insert_or_assign(loan.page.value, Loan{{}, {}, loan.memory.size});
-    gone.push_back(loan.memory);
+    if (parted) gone.push_back(loan.memory);
   }
   return gone;
 }
@@ -64,16 +64,16 @@ Status ScratchLoans::settle(Loans::iterator at, FenceSet& pending) {
     is_back = true;
   }
   if (is_back) {
-    pool_.pages().loans()->take_back(page, loan.memory);
-    loans_.erase(at);
+    const PhysicalHandle memory = std::exchange(loan.memory, {});
+    if (pool_.pages().loans()->take_back(page, memory)) loans_.erase(at);
     return {};
   }
-  // It is in use. The graph's page is about to be unmapped; what fails of that, renew() tries
-  // again.
+  // It is in use. The graph's page is about to be unmapped.
   if (!is_over(launches_, pending)) return {};
+  if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
   own_.pages().loans()->keep(loan.borrowed);
   loan.memory = {};
-  return pool_.pages().loans()->part_with(page);
+  return {};
 }
 
 Status ScratchLoans::part_with_used(FenceSet& pending) {
@@ -97,9 +97,7 @@ Status ScratchLoans::renew(bool waits_for_others, FenceSet& pending) {
     if (budget_.is_most(size)) others_(size, of_others);
     if (waits_for_others) pending.join(of_others);
     if (!pending.empty()) return {};
-    const PageId page{at->first};
-    if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
-    const Result<bool> renewed = pool_.pages().sleep()->renew_memory(page);
+    const Result<bool> renewed = pool_.pages().sleep()->renew_memory(PageId{at->first});
     if (!renewed) return renewed.error();
     loans_.erase(at);
   }
@@ -124,7 +122,7 @@ Result<std::vector<Range>> ScratchLoans::free_ranges(FenceSet& pending) {
       HeapMemory::give_back_all(own_.caching_heaps());
       free = look();
     }
-    if (free && free->size > 0_B) {
+    if (free && free->size > 0_B && pool_.pages().loans()->is_whole(PageId{at->first})) {
       ranges.push_back(*free);
     } else if (Status settled = settle(at, pending); !settled) {
       return std::move(settled).error();
