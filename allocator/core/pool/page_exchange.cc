@@ -119,7 +119,9 @@ void PageExchange::set_limit(Bytes limit) {
 void PageExchange::keep_to_limit() {
   PageHeap& own = pools_.own().pages();
   HeapMemory::give_back_all(pools_.own().caching_heaps());
-  for (const std::shared_ptr<CapturePool>& pool : pools_.graph_pools()) {
+  SparingPools& lending = pools_.shared().lending;
+  for (const std::shared_ptr<CapturePool>& pool : lending.take()) {
+    lending.enter(pool->id(), pool);
     pool->scratch().try_take_back();
   }
   own.idle()->keep_to_limit();

@@ -45,13 +45,14 @@ class ScratchLoans {
   // Pages for the own pool, whose page lock is held: at least `wanted` bytes, or all that may go.
   std::vector<UnmappedPage> lend(Bytes wanted);
 
+  // The host waits for it.
+  Status wait_for(const FenceSet& pending) { return own_.timelines().host_wait(pending); }
   // The calls below add to `pending` the work, in the own pool's timelines, that the host has to
   // wait for before they can do more: with no lock held, and then they are called again. If they
   // add none, they have done all.
   // `waits_for_others`: before new memory is created, other graph pools part with theirs once
   // launches are done; who goes on launching can't be waited for.
 
-  Status wait_for(const FenceSet& pending) { return own_.timelines().host_wait(pending); }
   // Pages that are the caller's, at least `wanted` bytes, or all that may go, and at most `most`.
   std::vector<UnmappedPage> part_with(Bytes wanted, Bytes most, FenceSet& pending);
   // A graph is about to be launched on the stream: what it uses is its own until after_launch(), if
