@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/range.h"
 #include "tests/unit/core_heap_fixture.h"
 #include "weir/interposed_device.h"
 

@@ -170,6 +170,28 @@ TEST_P(GraphScratchIsLent, OnlyOfPoolsThatMay) {
   }
 }
 
+// Nobody can wait for the launches then; there is other memory.
+TEST(GraphScratch, IsNoReasonToRefuseARequestWhereTheContextCantBeWaitedFor) {
+  SimDevice device;
+  const Stream a = device.new_stream(), b = device.new_stream();
+  DeviceHeap heap(device, lends(Trust::context));
+  GraphPool pool(heap);
+  std::vector<Graph> graphs;
+  for (std::uint64_t size = 2; size < 20; size += 2) {  // each with a page of its own, or more
+    CaptureScope capture = *CaptureScope::begin(pool, a);
+    void* const scratch = *heap.allocate(Bytes{size << 20}, a);
+    ASSERT_TRUE(device.launch(a, Writes(scratch, Bytes{size << 20}), 1_ms).ok());
+    ASSERT_TRUE(heap.deallocate(scratch).ok());
+    graphs.push_back(*capture.end());
+    ASSERT_TRUE(graphs.back().launch(a).ok());
+  }
+  heap.captures().forgo_context_events(ContextEventsLost::refused);
+  const Result<void*> block = heap.allocate(1_MiB, b);
+  ASSERT_TRUE(block.ok()) << block.error().message();
+  ASSERT_TRUE(heap.deallocate(*block).ok());
+  device.finish();
+}
+
 // A server's graphs, one for each of 13 batch sizes, and what it computes between their launches.
 TEST_P(GraphScratchIsLent, AServersEagerWorkTakesAFifthOfItsMemoryAtMost) {
   std::array<Bytes, 2> held_most;

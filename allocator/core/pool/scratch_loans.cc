@@ -21,6 +21,9 @@ Bytes ScratchLoans::lent() const {
 std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
   std::vector<UnmappedPage> lent;
   if (!launched_on_ && !pool_.is_told()) return lent;
+  // The borrower waits for all work so far. Where that can't be, it would meet one page after another.
+  const std::optional<TimelineId> context = own_.timelines().context();
+  if (context && !own_.timelines().record(*context)) return lent;
   const auto loans = pool_.pages().loans(std::try_to_lock);
   if (!loans) return lent;
   for (const PageLoans::Loan& loan : loans->lend(wanted, PageHeap::kUnlimited)) {
