@@ -181,7 +181,10 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches, bool goes_
     std::optional<Sequence> over;
     if (!is_told() && !goes_on) {  // (else to ask would break it)
       const Fence all = timelines().release_point(TimelineId{});
-      if (timelines().is_seen_complete(all)) over = all.sequence;
+      if (timelines().is_seen_complete(all)) {
+        over = all.sequence;
+        scratch_.look_at_launches();
+      }
     }
     if (++last_epoch_ == kEager) ++last_epoch_;
     capture_ = Capture{

@@ -131,6 +131,10 @@ void PoolScratch::add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet
   }
 }
 
+void PoolScratch::look_at_launches() {
+  if (lends_) loans_.look_at_all_work();
+}
+
 void PoolScratch::note_graph(bool untold) {
   keeps_ = keeps_ || (untold && !launches_told_);
   loans_.note_graph();

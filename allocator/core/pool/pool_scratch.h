@@ -56,6 +56,9 @@ class PoolScratch {
   // Is any page lent, or without memory since it was?
   bool any() const { return loans_.any(); }
   Bytes lent() const { return loans_.lent(); }
+  // The device is idle as a capture begins, within which it can't be asked: other pools may part
+  // with what launches used so far.
+  void look_at_launches();
   // A capture has ended that made a graph. `untold`: it is launched without a word.
   void note_graph(bool untold);
   // Nothing is lent any more. The host waits for work on it, with the lock released. Errors:

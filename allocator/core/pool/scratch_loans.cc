@@ -20,8 +20,7 @@ Bytes ScratchLoans::lent() const {
 
 std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
   std::vector<UnmappedPage> lent;
-  if (!launched_on_ && !pool_.is_told()) return lent;
-  // The borrower waits for all work so far. Where that can't be, it would meet one page after another.
+  // The borrower waits for all work so far. Where it can't, one page after another would be lent.
   const std::optional<TimelineId> context = own_.timelines().context();
   if (context && !own_.timelines().record(*context)) return lent;
   const auto loans = pool_.pages().loans(std::try_to_lock);
@@ -30,14 +29,13 @@ std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
     const PageId borrowed = budget_.next_page();
     const auto& [memory, size, none] = loan.memory;
     loans_.insert_or_assign(loan.page.value, Loan{borrowed, memory, size});
-    lent.push_back({memory, size, Lent{borrowed, launched_on_}});
+    lent.push_back({memory, size, Lent{borrowed, context ? context : launched_on_}});
   }
   return lent;
 }
 
 std::vector<UnmappedPage> ScratchLoans::part_with(Bytes wanted, Bytes most, FenceSet& pending) {
   std::vector<UnmappedPage> gone;
-  if (!launched_on_ && !pool_.is_told()) return gone;
   if (!is_over(launches_, pending)) return gone;
   const auto loans = pool_.pages().loans(std::try_to_lock);
   if (!loans) return gone;
@@ -184,6 +182,12 @@ void ScratchLoans::after_launch(Stream stream, bool launched) {
   if (!launched) return;
   launched_on_ = own_.timelines().of(stream);
   launches_.join(own_.timelines().release_point(*launched_on_));
+}
+
+// (Where uses are told, the host has waited for such work as the capture began.)
+void ScratchLoans::note_graph() {
+  const std::optional<TimelineId> context = own_.timelines().context();
+  if (context) launches_.join(own_.timelines().release_point(*context));
 }
 
 }  // namespace weir

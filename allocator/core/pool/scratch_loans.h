@@ -45,6 +45,10 @@ class ScratchLoans {
   // Pages for the own pool, whose page lock is held: at least `wanted` bytes, or all that may go.
   std::vector<UnmappedPage> lend(Bytes wanted);
 
+  // Asks whether all work so far is over. (Under Trust::context.)
+  void look_at_all_work() {
+    (void)own_.timelines().is_seen_complete(own_.timelines().release_point(TimelineId{}));
+  }
   // The host waits for it.
   Status wait_for(const FenceSet& pending) { return own_.timelines().host_wait(pending); }
   // The calls below add to `pending` the work, in the own pool's timelines, that the host has to
@@ -60,11 +64,8 @@ class ScratchLoans {
   Status before_launch(Stream stream, bool waits_for_others, FenceSet& pending);
   // `launched`: it was.
   void after_launch(Stream stream, bool launched);
-  // A capture made a graph. Where uses need not be told, nothing is lent until its launch, behind
-  // which the program orders what used the pool's memory before.
-  void note_graph() {
-    if (!pool_.is_told()) launched_on_.reset();
-  }
+  // A capture made a graph, of memory that earlier work may use.
+  void note_graph();
   // Nothing is lent any more; pages that no graph needs, and that the own pool keeps, go. Errors:
   // as before_launch().
   Status take_back(bool waits_for_others, FenceSet& pending);
@@ -96,7 +97,7 @@ class ScratchLoans {
   const Others others_;
   Loans loans_;
   std::optional<TimelineId> launched_on_;  // the last launch's stream, in the own pool's timelines
-  FenceSet launches_;                      // behind launches, likewise
+  FenceSet launches_;  // behind launches, and what used the memory before, likewise
   // For a launch that is under way.
   StreamHeap* heap_ = nullptr;
   std::vector<Address> taken_;
