@@ -8,7 +8,7 @@ namespace weir {
 namespace {
 
 // How often what was found free is looked for again, as another thread was first.
-constexpr int kAttempts = 8;
+constexpr int kAttempts = 4;
 
 }  // namespace
 
@@ -174,7 +174,8 @@ Status ScratchLoans::before_launch(Stream stream, bool waits_for_others, FenceSe
     }
     if (status.error().code() != ErrorCode::invalid_argument) return status;
   }
-  return status;
+  // Others are always first: the graph gets back what is free, and other memory for the rest.
+  return status ? Status() : take_back(waits_for_others, pending);
 }
 
 void ScratchLoans::after_launch(Stream stream, bool launched) {
