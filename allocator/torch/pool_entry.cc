@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Python package calls of pools, by ctypes.
+#include <atomic>
 #include <cstdint>
 
 #include "api/c_status.h"
+#include "core/pool/launch_gate.h"
 #include "torch/pools.h"
 
 namespace weir::pytorch {
@@ -42,6 +44,18 @@ weir_status_t weir_torch_graph_launch_begin(int32_t device, uint64_t first, uint
 void weir_torch_graph_launch_end(void* launch, int32_t launched) {
   const std::unique_ptr<GraphLaunch> ended(static_cast<GraphLaunch*>(launch));
   if (ended != nullptr && launched == 0) ended->abandon();
+}
+// A thread launches graphs without a word while the byte that this returns is 0, and its own, which
+// is there for good, is 1 meanwhile (core/pool/launch_gate.h). Null: it tells of each launch.
+const void* weir_torch_launch_gate(int32_t device, const void* launching) {
+  const void* closed = nullptr;
+  (void)c::guarded([&] {
+    if (pools_of(device, "a launch").heap().options().trust != Trust::context) return;
+    closed = LaunchGate::closed();
+    if (closed != nullptr)
+      LaunchGate::add(static_cast<const std::atomic<std::uint8_t>*>(launching));
+  });
+  return closed;
 }
 // `keep`: the program has the handle of a graph of the pool, and may launch it without a word.
 weir_status_t weir_torch_keep_scratch(int32_t device, uint64_t first, uint64_t second,

@@ -549,12 +549,13 @@ class Package(installed.Installed):
         "import os, sys, types\n"
         "os.environ['WEIR_GRAPH_SCRATCH'] = 'lend'\n"
         "from weir import _graphs, _in_use\n"
-        "device, stream, status = 0, 0, 0\n"
+        "device, stream, status, captures = 0, 0, 0, False\n"
+        "gate, watched = lambda own: None, lambda: ()\n"
         "class CUDAGraph:\n"
         "    def capture_begin(self): print('captures')\n"
         "    def pool(self): return 3, 7\n"
         "    def replay(self):\n"
-        "        print('replays')\n"
+        "        print('replays', *watched())\n"
         "        if error := getattr(self, 'error', None): raise error\n"
         "    def raw_cuda_graph(self): return 11\n"
         "    def raw_cuda_graph_exec(self): return 12\n"
@@ -567,10 +568,13 @@ class Package(installed.Installed):
         "    weir_torch_graph_launch_begin=begin,\n"
         "    weir_torch_graph_launch_end=lambda launch, launched: launch and print('end', launch.value, launched),\n"
         "    weir_torch_keep_scratch=lambda *of: print('keep', *of) or 0,\n"
+        "    weir_torch_launch_gate=lambda device, own: gate(own),\n"
         "    weir_last_error=lambda: b'none left')\n"
         "torch = sys.modules['torch'] = types.SimpleNamespace(\n"
-        "    cuda=types.SimpleNamespace(CUDAGraph=CUDAGraph, current_device=lambda: device),\n"
-        "    _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 10 * device + stream),\n"
+        "    cuda=types.SimpleNamespace(CUDAGraph=CUDAGraph, current_device=lambda: device, device_count=lambda: 2),\n"
+        "    _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: 10 * device + stream,\n"
+        "                             _cuda_isCurrentStreamCapturing=lambda: captures,\n"
+        "                             _cuda_getDevice=lambda: device),\n"
         "    OutOfMemoryError=type('OutOfMemoryError', (RuntimeError,), {}))\n"
         "_graphs.tell_of_launches(torch, library)\n"
         "_in_use.state['library'] = library\n"
@@ -585,6 +589,33 @@ class Package(installed.Installed):
         self.assertEqual(printed.splitlines(), [
             "told 1", "captures", "told 0", "begin 0 3 7 4", "replays", "end 5 1",
             "told 1", "captures", "told 0", "begin 1 3 7 14", "replays", "end 5 1"])
+
+    def test_a_replay_tells_of_nothing_until_something_is_lent_unless_it_is_captured(self):
+        printed = self.run_code(self.LAUNCHES + (
+            "import ctypes, threading\n"
+            "closed, bytes_of = ctypes.c_uint8(), []\n"
+            "def gate(own):\n"
+            "    bytes_of.append(own)\n"
+            "    return ctypes.addressof(closed)\n"
+            "def watched(): return [ctypes.c_uint8.from_address(bytes_of[-1]).value]\n"
+            "def replays():\n"
+            "    graph.replay()\n"
+            "    print(*watched())\n"
+            "graph.capture_begin()\n"
+            "replays()\n"
+            "for name in 'one after', 'the other':\n"
+            "    thread = threading.Thread(target=replays)\n"
+            "    thread.start()\n"
+            "    thread.join()\n"
+            "print(len(bytes_of), len(set(bytes_of)))\n"
+            "captures = True\n"
+            "replays()\n"
+            "captures, device = False, 1\n"  # another than the graph's: its stream was not asked about
+            "replays()\n"
+            "device, closed.value = 0, 1\n"
+            "replays()\n"))
+        told = ["begin 0 3 7 0", "replays 0", "end 5 1", "0"]
+        self.assertEqual(printed.splitlines()[3:], ["replays 1", "0"] * 3 + ["3 2"] + told * 3)
 
     def test_a_replay_that_fails_is_ended_and_one_that_is_interrupted_counts_as_launched(self):
         printed = self.run_code(self.LAUNCHES + (

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/pool/capture_pool.h"
+#include "core/pool/launch_gate.h"
 
 namespace weir {
 namespace {
@@ -95,8 +96,10 @@ Status PoolScratch::keep(bool keep) {
   return keep ? take_back() : Status();
 }
 
-bool PoolScratch::may_lend() const WEIR_NO_THREAD_ANALYSIS {
-  return !pool_.capture_ && launching_.empty() && !keeps_;
+bool PoolScratch::may_lend() WEIR_NO_THREAD_ANALYSIS {
+  if (pool_.capture_ || !launching_.empty() || keeps_ || !LaunchGate::close()) return false;
+  if (!std::exchange(gate_closed_, true)) loans_.note_work_so_far();  // what did not tell
+  return true;
 }
 
 PoolScratch::Pages PoolScratch::try_lend(Bytes wanted) {
@@ -131,13 +134,22 @@ void PoolScratch::add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet
   }
 }
 
-void PoolScratch::look_at_launches() {
-  if (lends_) loans_.look_at_all_work();
+void PoolScratch::look_at_launches() WEIR_NO_THREAD_ANALYSIS {
+  if (!lends_) return;
+  std::vector<std::shared_ptr<CapturePool>> others = pool_.shared_.lending.take();
+  for (const auto& pool : others) pool_.shared_.lending.enter(pool->id(), pool);
+  std::erase_if(others, [&](const auto& pool) { return pool.get() == &pool_; });
+  if (others.empty() || !LaunchGate::close() || !loans_.is_all_work_over()) return;
+  for (const auto& pool : others) {
+    if (!pool->mutex_.try_lock()) continue;
+    pool->scratch_.gate_closed_ = true;
+    pool->mutex_.unlock();
+  }
 }
 
 void PoolScratch::note_graph(bool untold) {
   keeps_ = keeps_ || (untold && !launches_told_);
-  loans_.note_graph();
+  loans_.note_work_so_far();
   if (lends_) pool_.shared_.lending.enter(pool_.id(), pool_.weak_from_this());
 }
 

@@ -70,7 +70,7 @@ class PoolScratch {
   void add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet& pending);
 
  private:
-  bool may_lend() const;
+  bool may_lend();
   // The lock is released meanwhile. Errors: invalid_argument (one is this thread's own, or they
   // take too long: another thread may hold what this one has, and needs).
   Status wait_for_launches();
@@ -85,6 +85,7 @@ class PoolScratch {
   // Guarded by the graph pool's lock.
   ScratchLoans loans_;
   bool keeps_ = false;
+  bool gate_closed_ = false;                // and what launches used until then is known
   std::vector<std::thread::id> launching_;  // who is between begin_launch() and end_launch()
   std::condition_variable_any launched_;
 };

@@ -185,8 +185,8 @@ void ScratchLoans::after_launch(Stream stream, bool launched) {
   launches_.join(own_.timelines().release_point(*launched_on_));
 }
 
-// (Where uses are told, the host has waited for such work as the capture began.)
-void ScratchLoans::note_graph() {
+// (Where uses are told, launches are, and for other work the host waits as a capture begins.)
+void ScratchLoans::note_work_so_far() {
   const std::optional<TimelineId> context = own_.timelines().context();
   if (context) launches_.join(own_.timelines().release_point(*context));
 }

@@ -45,9 +45,9 @@ class ScratchLoans {
   // Pages for the own pool, whose page lock is held: at least `wanted` bytes, or all that may go.
   std::vector<UnmappedPage> lend(Bytes wanted);
 
-  // Asks whether all work so far is over. (Under Trust::context.)
-  void look_at_all_work() {
-    (void)own_.timelines().is_seen_complete(own_.timelines().release_point(TimelineId{}));
+  // Under Trust::context.
+  bool is_all_work_over() {
+    return own_.timelines().is_seen_complete(own_.timelines().release_point(TimelineId{}));
   }
   // The host waits for it.
   Status wait_for(const FenceSet& pending) { return own_.timelines().host_wait(pending); }
@@ -64,8 +64,8 @@ class ScratchLoans {
   Status before_launch(Stream stream, bool waits_for_others, FenceSet& pending);
   // `launched`: it was.
   void after_launch(Stream stream, bool launched);
-  // A capture made a graph, of memory that earlier work may use.
-  void note_graph();
+  // Earlier work may use what was captured, and so may launches that were not told.
+  void note_work_so_far();
   // Nothing is lent any more; pages that no graph needs, and that the own pool keeps, go. Errors:
   // as before_launch().
   Status take_back(bool waits_for_others, FenceSet& pending);

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
-from typing import Iterator
+from typing import Callable, Iterator
 
 from weir import _in_use, _native
 
@@ -15,7 +16,38 @@ _OUT_OF_MEMORY = 1  # WEIR_OUT_OF_MEMORY
 
 _Pool = tuple[int, int, int]  # its device and its id
 _told: set[_Pool] = set()     # the program launches their graphs within launching()
-_of_thread = threading.local()  # `launching`: by _Pool, the stream of the thread's launching()
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.launching: dict[_Pool, int] = {}  # by _Pool, the stream of the thread's launching()
+        self.gate = None                       # as _gate() has it, once it launches
+
+
+_of_thread = _OfThread()
+
+
+class _Byte:
+    """Of a thread that launches: one that is there for good, and was of a thread that is gone."""
+
+    _spare: list[ctypes.c_uint8] = []
+
+    def __init__(self) -> None:
+        self.byte = self._spare.pop() if self._spare else ctypes.c_uint8()
+
+    def __del__(self, give_back: Callable = _spare.append) -> None:
+        give_back(self.byte)
+
+
+def _gate(torch, library: ctypes.CDLL) -> tuple:  # noqa: ANN001
+    """Of the thread (core/pool/launch_gate.h): its byte, the gate's, who says whether the current stream is
+    captured, who which device that is of (None: there is one), and who gives the byte back."""
+    own = _Byte()
+    closed = library.weir_torch_launch_gate(torch.cuda.current_device(), ctypes.addressof(own.byte))
+    other = ctypes.c_uint8.from_address(closed) if closed else ctypes.c_uint8(1)
+    device = torch._C._cuda_getDevice if torch.cuda.device_count() > 1 else None
+    captures = torch._C._cuda_isCurrentStreamCapturing
+    return memoryview(own.byte).cast("B"), memoryview(other).cast("B"), captures, device, own
 
 
 @contextlib.contextmanager
@@ -41,24 +73,20 @@ def launching(graph: object, stream: object = None) -> Iterator[None]:
     launch = ctypes.c_void_p()
     try:
         _begin(torch, library, pool, handle, launch)
-        _launching()[pool] = handle
+        _of_thread.launching[pool] = handle
         yield
     finally:  # whatever was raised, the graph may have been launched
-        _launching().pop(pool, None)
+        _of_thread.launching.pop(pool, None)
         library.weir_torch_graph_launch_end(launch, 1)
-
-
-def _launching() -> dict[_Pool, int]:
-    return _of_thread.__dict__.setdefault("launching", {})
 
 
 def _is_launching(pool: _Pool, stream: int) -> bool:
     """Raises Problem: it does so on another stream, and would wait for itself."""
-    within = _launching().get(pool, stream)
+    within = _of_thread.launching.get(pool, stream)
     if within != stream:
         raise _native.Problem("weir.launching(): a graph of the pool is launched on another stream within the "
                               "block: launch it after the block")
-    return pool in _launching()
+    return pool in _of_thread.launching
 
 
 def _pool_of(torch, graph: object) -> _Pool:  # noqa: ANN001
@@ -88,8 +116,26 @@ def tell_of_launches(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
         finally:
             library.weir_torch_tell_of_launches(0)
 
-    @_native.instead_of(torch.cuda.CUDAGraph, "replay")
-    def replay(inner, graph) -> None:  # noqa: ANN001
+    inner = torch.cuda.CUDAGraph.replay
+
+    # Where nothing was lent yet, it costs the host what a function of Python does.
+    @functools.wraps(inner)
+    def replay(graph) -> None:  # noqa: ANN001
+        gate = _of_thread.gate
+        if gate is None:
+            gate = _of_thread.gate = _gate(torch, library)
+        own, closed, captures, device, _ = gate
+        before, own[0] = own[0], 1  # a handler of a signal may launch, too
+        try:
+            if not closed[0] and not captures() and (device is None or device() == graph._weir_device):
+                return inner(graph)
+        finally:
+            own[0] = before
+        return told(graph)
+
+    torch.cuda.CUDAGraph.replay = replay
+
+    def told(graph) -> None:  # noqa: ANN001
         pool = _pool_of(torch, graph)
         stream = torch._C._cuda_getCurrentRawStream(pool[0])
         if _is_launching(pool, stream):
