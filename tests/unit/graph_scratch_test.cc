@@ -439,6 +439,34 @@ TEST_P(GraphsOfSeveralStreams, ShareOnePoolsMemoryIfNoWorkIsLeftAsTheyAreCapture
   expect_no_race();
 }
 
+// As a backward pass frees what the forward pass saved.
+TEST_P(GraphsOfSeveralStreams, ServeACaptureFromWhatItFreesOfAnEarlierOnes) {
+  if (GetParam() == Trust::told) GTEST_SKIP() << "there such blocks wait for the capture's end";
+  GraphPool pool(*heap_);
+  std::vector<void*> saved;
+  CaptureScope forward = begin(pool, a_);
+  for (int layer = 0; layer < 4; ++layer) saved.push_back(written(32_MiB, a_));
+  Graph forward_graph = end(forward);
+  launch(forward_graph, a_);
+  device_.finish();
+  CaptureScope backward = begin(pool, a_);
+  void* const gradient = written(2_MiB, a_);
+  for (void* const block : saved) {
+    read(a_, block);
+    free(block);
+    free(written(32_MiB, a_));
+  }
+  free(gradient);
+  Graph backward_graph = end(backward);
+  EXPECT_LE(pool.statistics().reserved_bytes, 130_MiB);
+  EXPECT_EQ(wrong_reads(backward_graph), 0u);
+  for (int step = 0; step < 3; ++step) {
+    launch(forward_graph, a_);
+    launch(backward_graph, a_);
+  }
+  expect_no_race();
+}
+
 TEST_P(GraphsOfSeveralStreams, DoNotWaitForEagerWorkThatIsLeft) {
   if (GetParam() == Trust::told) GTEST_SKIP() << "there the host waits as a capture begins";
   GraphPool pool(*heap_);

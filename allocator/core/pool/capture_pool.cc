@@ -127,7 +127,9 @@ Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap
     std::optional<std::uint32_t> epoch;
     if (const LiveBlock live = heap.live(block)) epoch = live.epoch();
     if (!epoch) return false;
-    if (*epoch != capture_->epoch || eager_uses_.contains(block.value)) {
+    const bool is_captured =
+        *epoch == capture_->epoch || (capture_->began_idle && *epoch != kEager);
+    if (!is_captured || eager_uses_.contains(block.value)) {
       deferred_.emplace(block.value, &heap);
       return true;
     }
@@ -187,8 +189,11 @@ Status CapturePool::begin_capture(std::uint64_t number, bool watches, bool goes_
       }
     }
     if (++last_epoch_ == kEager) ++last_epoch_;
-    capture_ = Capture{
-        .number = number, .epoch = last_epoch_, .watches = watches && is_told(), .untold = watches};
+    capture_ = Capture{.number = number,
+                       .epoch = last_epoch_,
+                       .watches = watches && is_told(),
+                       .untold = watches,
+                       .began_idle = over.has_value()};
     shared_.observer.emit({.kind = EventKind::capture_begin, .pool = id()});
     events_.begin();
     pages().idle()->keep_what_is_used(over);

@@ -147,6 +147,8 @@ class CapturePool final : private OnPoolEvents,
     std::uint32_t epoch = kEager;
     bool watches = false;
     bool untold = false;  // its graph is launched without a word
+    // No work was left: what earlier captures placed is used by this one alone.
+    bool began_idle = false;
     bool paused = false;
     bool keeps = false;            // it makes a graph, as its pause said
     std::uint64_t used_on = 0;     // Stream::id of the first; 0: none yet
