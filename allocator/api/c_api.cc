@@ -82,6 +82,8 @@ weir_statistics_t to_c(const weir::Statistics& s) {
   c.context_events_lost_unavailable = lost(ContextEventsLost::unavailable);
   c.context_events_lost_pluggable = lost(ContextEventsLost::pluggable);
   c.regions_elsewhere = s.regions_elsewhere;
+  c.lent_bytes = s.lent_bytes.current;
+  c.lent_bytes_peak = s.lent_bytes.peak;
   return c;
 }
 

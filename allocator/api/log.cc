@@ -114,8 +114,10 @@ std::string describe(const Event& event) {
   add("requested", event.requested.count);
   const bool about_page = event.kind == EventKind::create || event.kind == EventKind::release ||
                           event.kind == EventKind::map || event.kind == EventKind::unmap ||
-                          event.kind == EventKind::lease || event.kind == EventKind::unlease;
+                          event.kind == EventKind::lease || event.kind == EventKind::unlease ||
+                          event.kind == EventKind::keep;
   if (about_page) text += fmt::format(" page={}", event.page.value);
+  add("pool", event.pool);
   add("sequence", event.sequence.value);
   add("duration_ns", static_cast<std::uint64_t>(event.duration.count));
   text += fmt::format(" time_ns={}", event.time.count);

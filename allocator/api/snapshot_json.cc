@@ -47,6 +47,7 @@ Json json_of(const Statistics& all) {
           {"plain_bytes", json_of(all.plain_bytes)},
           {"plain_leased_bytes", json_of(all.plain_leased_bytes)},
           {"plain_live_bytes", all.plain_live_bytes},
+          {"lent_bytes", json_of(all.lent_bytes)},
           {"fences", all.fences},
           {"stream_waits", all.stream_waits},
           {"host_waits", all.host_waits},
@@ -77,6 +78,7 @@ Json json_of(const PageInfo& page) {
           {"used", page.used.count},
           {"lease", page.lease ? Json(page.lease->value) : Json()},
           {"plain", page.memory == MemoryKind::plain},
+          {"lent_by", page.lent_by},
           {"mappings", std::move(mappings)}};
 }
 

@@ -28,7 +28,8 @@ constexpr std::array<std::string_view, kEventKinds> kEventNames = {"allocate",
                                                                    "capture_begin",
                                                                    "capture_end",
                                                                    "context_events_lost",
-                                                                   "region_elsewhere"};
+                                                                   "region_elsewhere",
+                                                                   "keep"};
 static_assert(!kEventNames.back().empty());
 
 struct Words {

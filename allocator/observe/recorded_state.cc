@@ -63,6 +63,7 @@ bool RecordedState::fit(const Event& event) {
     case EventKind::unmap:
     case EventKind::lease:
     case EventKind::unlease:
+    case EventKind::keep:
       return fit_page(event);
     case EventKind::pool_open:
     case EventKind::pool_close:
@@ -143,6 +144,9 @@ bool RecordedState::fit_known_page(const Event& event,
     case EventKind::unlease:
       if (!page.lease) return false;
       page.lease.reset();
+      break;
+    case EventKind::keep:
+      if (std::exchange(page.created.pool, 0) == 0) return false;
       break;
     default:
       return fit_mapping(event, page);

@@ -38,11 +38,16 @@ void DeviceFold::on_event(const Event& event) {
       rare_.pages.add(1);
       rare_.reserved_bytes.add(event.bytes.count);
       if (event.plain) rare_.plain_bytes.add(event.bytes.count);
+      if (event.pool != 0) rare_.lent_bytes.add(event.bytes.count);
       break;
     case EventKind::release:
       rare_.pages.subtract(1);
       rare_.reserved_bytes.subtract(event.bytes.count);
       if (event.plain) rare_.plain_bytes.subtract(event.bytes.count);
+      if (event.pool != 0) rare_.lent_bytes.subtract(event.bytes.count);
+      break;
+    case EventKind::keep:
+      rare_.lent_bytes.subtract(event.bytes.count);
       break;
     case EventKind::map:
       rare_.mappings.add(1);
@@ -87,7 +92,7 @@ void DeviceFold::reset_peaks() {
   peaks_ = bounds_;
   for (Gauge* gauge :
        {&rare_.leased_bytes, &rare_.reserved_bytes, &rare_.mapped_bytes, &rare_.pages,
-        &rare_.mappings, &rare_.plain_bytes, &rare_.plain_leased_bytes}) {
+        &rare_.mappings, &rare_.plain_bytes, &rare_.plain_leased_bytes, &rare_.lent_bytes}) {
     gauge->peak = gauge->current;
   }
 }
@@ -252,6 +257,7 @@ void StatisticsFold::on_event(const Event& event) {
   switch (event.kind) {
     case EventKind::create:
     case EventKind::release:
+    case EventKind::keep:
     case EventKind::host_wait:
     case EventKind::trim:
     case EventKind::out_of_memory:

@@ -409,8 +409,12 @@ TEST_F(BrokenRules, OfStatisticsAreCaught) {
   HeapFold& heap = TestAccess::fold(stream_heap(1));
   const auto moved = [&](auto& fold, EventKind kind, EventKind back) {
     const auto tell = [&fold, stream = b_.id](EventKind what) {
-      fold.on_event(
-          {.kind = what, .heap = HeapId{1}, .stream = stream, .bytes = kGrain, .requested = 1_B});
+      fold.on_event({.kind = what,
+                     .heap = HeapId{1},
+                     .stream = stream,
+                     .bytes = kGrain,
+                     .requested = 1_B,
+                     .pool = 1});
     };
     return both([=] { tell(kind); }, [=] { tell(back); });
   };
@@ -419,6 +423,7 @@ TEST_F(BrokenRules, OfStatisticsAreCaught) {
   expect_each_caught({
       {"statistics: reserved_bytes", made},
       {"statistics: pages", made},
+      {"statistics: lent_bytes", made},
       {"statistics: mappings", mapped},
       {"statistics: mapped_bytes", mapped},
       {"statistics: leased_bytes", moved(device, EventKind::lease, EventKind::unlease)},

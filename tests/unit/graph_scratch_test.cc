@@ -3,6 +3,7 @@
 #include <array>
 #include <thread>
 
+#include "observe/statistics_fold.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
@@ -78,6 +79,50 @@ TEST_P(GraphScratchIsLent, ABlockThatOutlivesALaunchKeepsItsMemoryAndTheGraphGet
   launch(graph, a_);
   free(block);
   free(output);
+}
+
+TEST_P(GraphScratchIsLent, IsShownAsSuchByStatisticsSnapshotsAndRecordings) {
+  StatisticsFold all;
+  heap_->start_recording(all);
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  const auto expect_lent = [&](Bytes lent, const char* when) {
+    Bytes in_snapshot;
+    for (const PageInfo& page : heap_->snapshot().pages) {
+      if (page.lent_by == pool.id()) in_snapshot += page.bytes;
+    }
+    EXPECT_EQ(in_snapshot, lent) << when;
+    EXPECT_EQ(pool.statistics().lent_bytes, lent) << when;
+    StatisticsFold from_here;
+    heap_->start_recording(from_here);
+    EXPECT_TRUE(heap_->stop_recording(from_here));
+    for (const Statistics& each : {heap_->statistics(), all.statistics(), from_here.statistics()}) {
+      EXPECT_EQ(each.lent_bytes.current, lent.count) << when;
+    }
+  };
+  launch(graph, a_);
+  expect_lent(0_B, "before");
+  void* block = written(60_MiB, b_);
+  const Bytes lent = pool.statistics().lent_bytes;
+  EXPECT_GE(lent, 58_MiB);
+  expect_lent(lent, "while a block has it");
+  free(block);
+  launch(graph, a_);
+  expect_lent(lent, "while it is idle and stays mapped");
+  block = written(60_MiB, b_);
+  launch(graph, a_);
+  expect_lent(0_B, "once the borrower keeps it");
+  EXPECT_EQ(all.statistics().lent_bytes.peak, lent.count);
+  free(block);
+  ASSERT_TRUE(heap_->trim(0_B, Trim::waits).ok());
+  block = written(60_MiB, b_);
+  expect_lent(pool.statistics().lent_bytes, "once more");
+  free(block);
+  EXPECT_NE(graph.executable().value, 0u);
+  expect_lent(0_B, "once it is given back");
+  free(output);
+  EXPECT_TRUE(heap_->stop_recording(all));
 }
 
 TEST_P(GraphScratchIsLent, WhatAGraphMayReadStaysItsOwn) {
@@ -380,6 +425,7 @@ TEST_P(GraphScratchIsLent, EveryDriverCallOfALoanAndOfALaunchMayFail) {
         write(b_, *block);
         blocks.push_back(*block);
       }
+      EXPECT_THAT(heap_->validate(), testing::IsEmpty());
       (void)graph.launch(a_);
       expect_no_race();
       EXPECT_THAT(heap_->validate(), testing::IsEmpty());

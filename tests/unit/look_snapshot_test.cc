@@ -22,7 +22,7 @@ constexpr std::string_view kText = R"({"weir_snapshot": 1, "version": "0.1.0",
  "pages": [{"page": 4, "bytes": 2097152, "used": 1048576, "lease": 1,
             "mappings": [{"address": 1099511627776, "heap": 0},
                          {"address": 2199023255552, "heap": 1}]},
-           {"page": 6, "bytes": 2097152, "used": 0, "lease": null, "mappings": []}],
+           {"page": 6, "bytes": 2097152, "used": 0, "lease": null, "lent_by": 3, "mappings": []}],
  "blocks": [{"address": 2199023255552, "bytes": 1048576, "requested": 1048000, "heap": 1,
              "stream": 8, "pool": 3, "waits_for": [9, 10], "allocated_at_ns": null}]})";
 
@@ -44,10 +44,13 @@ TEST(SnapshotReader, GivesWhatWasThere) {
   EXPECT_EQ(end.pages, 2U);
   EXPECT_EQ(end.leased, 2_MiB) << "one of them";
   std::vector<Address> mappings;
+  std::vector<std::uint64_t> lenders;
   for (const Event& event : recording->events) {
+    if (event.kind == EventKind::create) lenders.push_back(event.pool);
     if (event.kind == EventKind::map) mappings.push_back(event.address);
   }
   EXPECT_THAT(mappings, ElementsAre(Address{1099511627776}, Address{2199023255552}));
+  EXPECT_THAT(lenders, ElementsAre(0U, 3U));
 }
 
 TEST(SnapshotReader, RefusesWhatIsNoneAndNamesIt) {

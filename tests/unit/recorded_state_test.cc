@@ -124,6 +124,17 @@ TEST_F(RecordedStateTest, APageThatGoesHasNoLeaseAndNoMapping) {
   EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 21)), IsEmpty());
 }
 
+TEST_F(RecordedStateTest, APageIsLentUntilItIsKept) {
+  Event lent = page(EventKind::create, 3);
+  lent.pool = 7;
+  (void)accept(lent);
+  EXPECT_EQ(state_.as_events(1_ns).at(0).pool, 7U);
+  EXPECT_THAT(accept(page(EventKind::keep, 3)), ElementsAre("keep 3"));
+  EXPECT_EQ(state_.as_events(1_ns).at(0).pool, 0U);
+  EXPECT_THAT(accept(page(EventKind::keep, 3)), IsEmpty()) << "it is the borrower's own";
+  EXPECT_EQ(state_.repaired(), 1u);
+}
+
 TEST_F(RecordedStateTest, OnlyAMappingThatIsThereAndOfThePageEnds) {
   (void)accept(mapping(EventKind::map, 3, 1 << 21));
   (void)accept(page(EventKind::create, 4));

@@ -123,6 +123,7 @@ TEST_F(SnapshotTest, AsJsonHasWhatTheDocumentSays) {
   EXPECT_EQ(snapshot["blocks"][0]["waits_for"], json::array({b_.id}));
   EXPECT_TRUE(snapshot["blocks"][0]["allocated_at_ns"].is_null());
   EXPECT_EQ(snapshot["pages"][0]["lease"], 0);
+  EXPECT_EQ(snapshot["pages"][0]["lent_by"], 0);
   EXPECT_EQ(snapshot["pages"][0]["mappings"][0]["heap"], 0);
   EXPECT_EQ(snapshot["statistics"]["live_bytes"]["current"], 1024);
   EXPECT_EQ(snapshot["statistics"]["heaps"].size(), 1u);

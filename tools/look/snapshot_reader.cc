@@ -87,7 +87,7 @@ class Snapshot {
     for (const json& page : list(root_, "pages")) {
       const PageId id{small_number(page, "page")};
       const Bytes bytes{number(page, "bytes")};
-      add({.kind = EventKind::create, .page = id, .bytes = bytes});
+      add({.kind = EventKind::create, .page = id, .bytes = bytes, .pool = number(page, "lent_by")});
       for (const json& mapping : list(page, "mappings")) {
         add({.kind = EventKind::map,
              .heap = {small_number(mapping, "heap")},

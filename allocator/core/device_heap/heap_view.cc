@@ -25,15 +25,17 @@ std::vector<std::string> validate_statistics(const Statistics& all,
   same("reserved_bytes", all.reserved_bytes.current, totals.total.count);
   same("leased_bytes", all.leased_bytes.current, totals.leased.count);
   same("mappings", all.mappings.current, totals.mappings);
-  Bytes mapped, plain, plain_in_use;
+  Bytes mapped, plain, plain_in_use, lent;
   for (const PageInfo& page : pages) {
     mapped += page.bytes * page.mappings;
+    if (page.lent_by != 0) lent += page.bytes;
     if (page.memory != MemoryKind::plain) continue;
     plain += page.bytes;
     if (page.lease) plain_in_use += page.bytes;
   }
   same("plain_bytes", all.plain_bytes.current, plain.count);
   same("plain_leased_bytes", all.plain_leased_bytes.current, plain_in_use.count);
+  same("lent_bytes", all.lent_bytes.current, lent.count);
   same("pages", all.pages.current, pages.size());
   same("mapped_bytes", all.mapped_bytes.current, mapped.count);
   return broken;
@@ -100,7 +102,11 @@ std::vector<Event> as_events(const Pools& all, const HeapSnapshot& snapshot,
   }
   for (const PageInfo& page : snapshot.pages) {
     const bool plain = page.memory == MemoryKind::plain;
-    add({.kind = EventKind::create, .plain = plain, .page = page.page, .bytes = page.bytes});
+    add({.kind = EventKind::create,
+         .plain = plain,
+         .page = page.page,
+         .bytes = page.bytes,
+         .pool = page.lent_by});
     for (const MappingInfo& mapping : page.mapped_at) {
       add({.kind = EventKind::map,
            .plain = plain,

@@ -41,15 +41,16 @@ Result<Range> Commit::map_home(const Owner& owner, Address at, const std::vector
     mappings_.fill(home);
     Page& page = heap_.tables.pages.add(next->id, handle, home, owner.id);
     page.shift = mappings_.shift_at(home.begin);
-    if (lent) note_borrowed(page, lent->user);
+    if (lent) note_borrowed(page, *lent);
     all.size += size;
   }
   return all;
 }
 
 // Who gets its bytes waits for the lender's launches.
-void Commit::note_borrowed(Page& page, std::optional<TimelineId> user) {
-  page.borrowed = true;
+void Commit::note_borrowed(Page& page, const Lent& lent) {
+  page.lent_by = lent.pool;
+  const std::optional<TimelineId> user = lent.user;
   if (!user) return;
   PageTables& tables = heap_.tables;
   tables.single_timeline = tables.single_timeline && user == tables.first;

@@ -42,7 +42,7 @@ class Commit {
   // A new segment of plain memory, of a good size for the request, or the least.
   Result<Range> add_segment(Request& request);
   Result<Range> map_home(const Owner& owner, Address at, const std::vector<HeldPage>& pages);
-  void note_borrowed(Page& page, std::optional<TimelineId> user);
+  void note_borrowed(Page& page, const Lent& lent);
 
   // --- Runs.
 

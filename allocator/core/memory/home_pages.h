@@ -23,10 +23,12 @@
 
 namespace weir {
 
-// A page that is lent (page_loans.h): what it is in the page heap that borrows it, and the stream
-// whose launches used it last, of that page heap's timelines; none: it was never used.
+// A page that is lent (page_loans.h): what it is in the page heap that borrows it, the graph pool
+// that lends it, and the stream whose launches used it last, of that page heap's timelines; none:
+// it was never used.
 struct Lent {
   PageId page;
+  std::uint64_t pool;
   std::optional<TimelineId> user;
 };
 
@@ -58,7 +60,7 @@ struct Page {
   Kept kept = Kept::no;
   bool has_contents = false;        // kept: a graph may read bytes of it that it did not write
   bool lent = false;                // it sleeps, since its memory is another page heap's
-  bool borrowed = false;            // its memory is lent by another page heap (page_loans.h)
+  std::uint64_t lent_by = 0;        // the graph pool that lends its memory; 0: none (page_loans.h)
   std::uint32_t unmapped = 0;       // while it sleeps: how many of its mappings are gone
   std::uint32_t lent_mappings = 0;  // of these, the first ones that are there, for it is lent
   PhysicalHandle handle;            // 0: it sleeps, without memory

@@ -196,7 +196,7 @@ std::vector<PageInfo> PageListing::pages() const {
   for (const auto& [id, page] : heap_.tables.pages.all()) {
     if (page.sleeps()) continue;
     PageInfo info{page.id, page.size, used_in(heap_.tables, page), page.lease,
-                  0,       {},        heap_.rules.memory()};
+                  0,       {},        heap_.rules.memory(),        page.lent_by};
     for (const auto& [at, heap] : mappings_of(page)) info.mapped_at.push_back({at.begin, heap});
     info.mapped_at.resize(info.mapped_at.size() - page.unmapped);
     info.mappings = static_cast<std::uint32_t>(info.mapped_at.size());
@@ -204,6 +204,7 @@ std::vector<PageInfo> PageListing::pages() const {
   }
   for (const auto& [id, page] : heap_.tables.held) {
     pages.push_back({id, page.size, 0_B, std::nullopt, 0, {}, heap_.rules.memory()});
+    if (page.lent) pages.back().lent_by = page.lent->pool;
   }
   std::sort(pages.begin(), pages.end(),
             [](const PageInfo& a, const PageInfo& b) { return a.page < b.page; });

@@ -100,6 +100,12 @@ Status PageLoans::give_back(PageId id) {
   return {};
 }
 
-void PageLoans::keep(PageId id) { heap_.tables.pages.all().at(id.value).borrowed = false; }
+void PageLoans::keep(PageId id) {
+  Page& page = heap_.tables.pages.all().at(id.value);
+  heap_.observer.emit(Event{.kind = EventKind::keep,
+                            .page = id,
+                            .bytes = page.size,
+                            .pool = std::exchange(page.lent_by, 0)});
+}
 
 }  // namespace weir

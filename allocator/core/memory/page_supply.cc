@@ -34,24 +34,26 @@ PageSupply::~PageSupply() {
   for (const HeldPage& held : heap_.tables.held) (void)release(held.page);
 }
 
-void PageSupply::note(EventKind kind, PageId page, Bytes size) {
+void PageSupply::note(EventKind kind, PageId page, Bytes size, std::uint64_t lent_by) {
   if (kind == EventKind::create) {
     heap_.budget.take(size);
   } else {
     heap_.budget.give_back(size);
   }
-  heap_.observer.emit(Event{.kind = kind, .plain = heap_.rules.plain, .page = page, .bytes = size});
+  heap_.observer.emit(Event{
+      .kind = kind, .plain = heap_.rules.plain, .page = page, .bytes = size, .pool = lent_by});
 }
 
 HeldPage PageSupply::add(UnmappedPage page) {
   const PageId id = page.lent ? page.lent->page : heap_.budget.next_page();
-  note(EventKind::create, id, page.size);
+  note(EventKind::create, id, page.size, page.lent ? page.lent->pool : 0);
   return {id, page};
 }
 
 UnmappedPage PageSupply::part_with(HeldPage page) {
-  note(EventKind::release, page.id, page.page.size);
-  return page.page;
+  const UnmappedPage& gone = page.page;
+  note(EventKind::release, page.id, gone.size, gone.lent ? gone.lent->pool : 0);
+  return gone;
 }
 
 void PageSupply::hold(HeldPage page) {
@@ -159,7 +161,7 @@ std::vector<Page*> PageSupply::may_go() const {
     return idle;
   }
   for (auto& [id, page] : heap_.tables.pages.all()) {
-    if (page.kept == Page::Kept::no && page.idle() && !page.borrowed && !page.sleeps())
+    if (page.kept == Page::Kept::no && page.idle() && page.lent_by == 0 && !page.sleeps())
       idle.push_back(&page);
   }
   std::stable_sort(idle.begin(), idle.end(),
@@ -190,7 +192,8 @@ Result<bool> PageSupply::is_over(const Page& page, FenceSet& pending) {
 
 Result<UnmappedPage> PageSupply::unmap_and_part_with(Page& page) {
   const Range home = page.range();
-  const HeldPage taken{page.id, {page.handle, page.size}};
+  HeldPage taken{page.id, {page.handle, page.size, {}}};
+  if (page.lent_by != 0) taken.page.lent = Lent{page.id, page.lent_by, {}};
   Status unmapped = mappings_.unmap_rows(page);
   if (unmapped) unmapped = mappings_.unmap(page.id, {home, page.heap});
   if (!unmapped) return std::move(unmapped).error();

@@ -39,7 +39,8 @@ class PageSupply {
 
   void hold(HeldPage page);
   // Counts, and emits, that a page has its memory now (EventKind::create), or lost it (release).
-  void note(EventKind kind, PageId page, Bytes size);
+  // `lent_by`: the graph pool that lends it; 0: none does.
+  void note(EventKind kind, PageId page, Bytes size, std::uint64_t lent_by = 0);
 
   // --- Pages that nobody uses, on their way to the driver and to other pools.
 

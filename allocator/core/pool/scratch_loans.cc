@@ -29,7 +29,7 @@ std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
     const PageId borrowed = budget_.next_page();
     const auto& [memory, size, none] = loan.memory;
     loans_.insert_or_assign(loan.page.value, Loan{borrowed, memory, size});
-    lent.push_back({memory, size, Lent{borrowed, context ? context : launched_on_}});
+    lent.push_back({memory, size, Lent{borrowed, pool_.id(), context ? context : launched_on_}});
   }
   return lent;
 }

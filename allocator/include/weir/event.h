@@ -13,18 +13,18 @@
 namespace weir {
 
 enum class EventKind : std::uint8_t {
-  allocate,       // block `address`, `bytes` (rounded), `requested`, on `stream`
-  deallocate,     // the same block goes back, with its fences
-  fence,          // work queued so far on `other` uses the block at `address`
-  stream_wait,    // `stream` waits, on the GPU, for `other` up to `sequence`
-  host_wait,      // the host waited for `other` up to `sequence`; took `duration`
-  create,         // page `page` of `bytes` exists
-  release,        // ... and is given back to the driver (`bytes` again)
-  map,            // page `page` got a mapping of `bytes` at `address`, for a request of heap `heap`
-  unmap,          // ... and loses it; if the driver refuses, `map` follows
-  lease,          // heap `heap` is the first to use bytes of the idle page `page` of `bytes`
-  unlease,        // page `page` of `bytes` is idle again; heap `heap` freed the last bytes in use
-  trim,           // `bytes` were given back to the driver
+  allocate,     // block `address`, `bytes` (rounded), `requested`, on `stream`
+  deallocate,   // the same block goes back, with its fences
+  fence,        // work queued so far on `other` uses the block at `address`
+  stream_wait,  // `stream` waits, on the GPU, for `other` up to `sequence`
+  host_wait,    // the host waited for `other` up to `sequence`; took `duration`
+  create,       // page `page` of `bytes` exists; graph pool `pool` lends its memory (0: none does)
+  release,      // ... and is given back to the driver or lender (`bytes` and `pool` again)
+  map,          // page `page` got a mapping of `bytes` at `address`, for a request of heap `heap`
+  unmap,        // ... and loses it; if the driver refuses, `map` follows
+  lease,        // heap `heap` is the first to use bytes of the idle page `page` of `bytes`
+  unlease,      // page `page` of `bytes` is idle again; heap `heap` freed the last bytes in use
+  trim,         // `bytes` were given back to the driver
   out_of_memory,  // `requested` on `stream` failed
   heap_open,      // heap `heap` serves `stream` from now on, for graph pool `pool` (0: for none)
   pool_open,      // graph pool `pool` is there
@@ -35,8 +35,9 @@ enum class EventKind : std::uint8_t {
                         // ContextEventsLost); `stream`: which one revealed it, or 0
   region_elsewhere,     // a pool has `bytes` of addresses at `address`, as the driver refused those
                         // that were meant (Addresses::prefer)
+  keep,  // page `page` of `bytes` is lent no more: what graph pool `pool` lent stays with it
 };
-inline constexpr int kEventKinds = static_cast<int>(EventKind::region_elsewhere) + 1;
+inline constexpr int kEventKinds = static_cast<int>(EventKind::keep) + 1;
 std::string_view name_of(EventKind kind);
 // What the program did, rather than Weir: recordings of one program are compared call by call.
 constexpr bool is_call(EventKind kind) {

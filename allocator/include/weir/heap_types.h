@@ -149,6 +149,7 @@ struct PageInfo {
   std::uint32_t mappings = 0;
   std::vector<MappingInfo> mapped_at;     // all; the first is in the home row (docs/glossary.md)
   MemoryKind memory = MemoryKind::pages;  // plain: a segment, which has that one address
+  std::uint64_t lent_by = 0;              // GraphPool::id() whose scratch it is; 0: none's
 };
 
 struct HeapInfo {

@@ -68,6 +68,7 @@ struct Statistics {
   // Of reserved_bytes, leased_bytes and live_bytes, what is plain memory (MemoryKind::plain).
   Gauge plain_bytes, plain_leased_bytes;
   std::uint64_t plain_live_bytes = 0;
+  Gauge lent_bytes;  // of reserved_bytes, scratch that graph pools lend (GraphScratch)
   std::uint64_t fences = 0, stream_waits = 0, host_waits = 0, out_of_memory = 0;
   std::uint64_t context_waits = 0;  // of stream_waits, those for the work of all streams
   std::uint64_t trimmed_bytes = 0;

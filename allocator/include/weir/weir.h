@@ -139,11 +139,12 @@ typedef struct weir_statistics_t {
   uint64_t context_events_lost_refused, context_events_lost_unavailable;
   uint64_t context_events_lost_pluggable;
   uint64_t regions_elsewhere; /* WEIR_ADDRESSES=prefer: regions at other addresses than meant */
+  uint64_t lent_bytes, lent_bytes_peak; /* of reserved_bytes, scratch that graph pools lend */
 } weir_statistics_t;
 #define WEIR_STATISTICS_INIT                                                                     \
   {                                                                                              \
     sizeof(weir_statistics_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0, 0, 0, 0                                                                      \
+        0, 0, 0, 0, 0, 0, 0, 0, 0                                                                \
   }
 
 /* Writes as many members as `statistics->size` has room for. */

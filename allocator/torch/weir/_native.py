@@ -66,7 +66,7 @@ class Statistics(ctypes.Structure):
             "plain_live_bytes", "context_events_lost_external_stream",
             "context_events_lost_unannounced_capture", "context_events_lost_refused",
             "context_events_lost_unavailable", "context_events_lost_pluggable",
-            "regions_elsewhere",
+            "regions_elsewhere", "lent_bytes", "lent_bytes_peak",
         )
     ]
 
