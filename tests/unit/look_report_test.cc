@@ -142,14 +142,15 @@ TEST(Report, PartsAddUpWhateverTheEvents) {
     HandMade made;
     for (int i = 0; i < 300; ++i) {
       constexpr std::array kKinds = {
-          EventKind::create,   EventKind::release,    EventKind::map,      EventKind::unmap,
-          EventKind::lease,    EventKind::unlease,    EventKind::allocate, EventKind::allocate,
-          EventKind::allocate, EventKind::deallocate, EventKind::heap_open};
+          EventKind::create,   EventKind::release,    EventKind::map,       EventKind::unmap,
+          EventKind::lease,    EventKind::unlease,    EventKind::allocate,  EventKind::allocate,
+          EventKind::allocate, EventKind::deallocate, EventKind::heap_open, EventKind::keep};
       Event event{.kind = kKinds[any(kKinds.size() - 1)]};
       event.heap = {static_cast<std::uint32_t>(any(3))};
       event.page = {static_cast<std::uint32_t>(any(5))};
       event.stream = any(3);
-      event.pool = event.kind == EventKind::heap_open ? any(1) : 0;
+      event.pool =
+          event.kind == EventKind::heap_open || event.kind == EventKind::create ? any(1) : 0;
       const bool of_block =
           event.kind == EventKind::allocate || event.kind == EventKind::deallocate;
       event.address = {kAt + (of_block ? any(40) * kPage / 4 : any(9) * kPage)};
@@ -178,6 +179,43 @@ TEST(Report, PeakMayBeWhatWasThereAtTheBeginning) {
   EXPECT_EQ(report.totals.allocations, 0U);  // what was there is no allocation of the recording
   EXPECT_EQ(report.totals.pages_created, 0U);
   EXPECT_EQ(report.totals.pages_released, 1U);
+}
+
+// Two pages of pool 7's at once at most, of which the second stays with its borrower.
+TEST(Report, SaysHowMuchScratchAGraphPoolLentAndToWhat) {
+  HandMade made;
+  made.recording.frames = {{"validate", "train.py", 42}};
+  made.recording.stacks = {{}, {0}};
+  const auto at = [](std::uint32_t page) { return kAt + page * kPage; };
+  const auto lent = [&](std::uint32_t page, std::uint64_t pool, std::uint64_t where) {
+    made.add({.kind = EventKind::create, .page = {page}, .bytes = 2_MiB, .pool = pool});
+    made.map(page, where);
+  };
+  const std::uint64_t between = at(4) + kPage / 2;
+  lent(0, 7, between);
+  made.allocate(between, 1_MiB, 1).deallocate(between).unmap(0, between).release(0);
+  lent(1, 7, at(1));
+  lent(2, 7, at(2));
+  with_stack(made.allocate(at(1), 4_MiB, 4), 1);
+  made.add({.kind = EventKind::keep, .page = {2}, .bytes = 2_MiB, .pool = 7});
+  made.deallocate(at(1));
+  for (int i = 0; i < 3; ++i) made.allocate(at(2), 2_MiB, 1).deallocate(at(2));  // no loan any more
+  lent(4, 9, at(4));
+  made.allocate(between + kPage / 4, 512_KiB, 5);
+  lent(6, 11, at(6));
+  made.page(5).map(5, at(5)).allocate(at(5), 2_MiB, 1);
+  const Report report = report_of(made.recording);
+  EXPECT_THAT(
+      report_text(report),
+      HasSubstr("\n\nGraph pool 7 lent 4.00 MiB of its scratch at most, most of it to blocks of "
+                "stream 4 allocated in\nvalidate (train.py:42).\nGraph pool 9 lent 2.00 MiB of "
+                "its scratch at most, most of it to blocks of stream 5 allocated in\nunknown.\n"
+                "Graph pool 11 lent 2.00 MiB of its scratch at most.\n"));
+  const auto json = nlohmann::json::parse(report_json(report))["lent"];
+  EXPECT_EQ(json[0]["most_bytes"], 4 << 20);
+  EXPECT_EQ(json[0]["stream"], 4);
+  EXPECT_FALSE(json[2].contains("stream"));
+  EXPECT_THAT(report_text(report_of(HandMade().page(0).recording)), Not(HasSubstr("lent")));
 }
 
 TEST(Report, LiveMemoryIsTakenApartByStreamPoolSizeAndStack) {

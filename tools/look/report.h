@@ -86,6 +86,19 @@ struct HostWaits {
   Nanoseconds time, longest;
 };
 
+// Scratch of graphs that one pool lent to the device heap.
+struct LentScratch {
+  std::uint64_t pool = 0;  // GraphPool::id()
+  Bytes most;              // at one moment
+  // The blocks that got most of it, over all of the recording; none: it was lent for nothing.
+  struct To {
+    std::uint64_t stream = 0;
+    std::uint32_t stack = 0;
+    std::string place;
+  };
+  std::optional<To> to;
+};
+
 // Blocks of one size, stream and stack, whose memory another stream got, and had to wait for.
 struct CostlyBlocks {
   std::uint32_t stack = 0;
@@ -164,6 +177,7 @@ struct Report {
   std::vector<WaitPair> waits;  // the most waits first; at most `top` rows, like the next three
   std::vector<CostlyBlocks> costly;
   std::vector<Growth> growth;
+  std::vector<LentScratch> lent;                  // by pool
   std::optional<TimeDependence> time_dependence;  // the first that the recording shows
   std::vector<Advice> advice;
   std::vector<std::vector<std::string>> stacks;  // as text, innermost first; the first: unknown

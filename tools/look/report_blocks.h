@@ -17,6 +17,7 @@ Totals totals_of(const Recording& recording);
 std::vector<WaitPair> waits_of(const Recording& recording, const BlockLifetimes& lifetimes,
                                ReportNames& names);
 std::vector<CostlyBlocks> costly_blocks(const BlockLifetimes& lifetimes, const ReportNames& names);
+std::vector<LentScratch> lent_of(const Recording& recording, const ReportNames& names);
 std::optional<TimeDependence> time_dependence_of(const Recording& recording,
                                                  const BlockLifetimes& lifetimes);
 std::vector<Growth> growth_of(const Recording& recording, const BlockLifetimes& lifetimes,

@@ -114,6 +114,10 @@ static void to_json(Json& json, const CostlyBlocks& costly) {
           {"stack", costly.stack},
           {"waits", costly.waits}};
 }
+static void to_json(Json& json, const LentScratch& lent) {
+  json = {{"pool", lent.pool}, {"most_bytes", lent.most.count}};
+  if (lent.to) json.update({{"stream", lent.to->stream}, {"stack", lent.to->stack}});
+}
 static void to_json(Json& json, const Growth& growth) {
   json = {{"blocks", growth.blocks},
           {"requested_bytes", growth.requested.count},
@@ -168,6 +172,7 @@ std::string report_json(const Report& report) {
     json["driver_calls"][std::string(each.call)] = {{"calls", each.calls}, {"ns", each.time.count}};
   }
   json["growth"] = report.growth;
+  json["lent"] = report.lent;
   json["advice"] = report.advice;
   json["stacks"] = report.stacks;
   return json_text(json);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "look/report.h"
+#include "look/streams.h"
 #include "replay/report_table.h"
 #include "replay/units.h"
 
@@ -40,6 +41,7 @@ class Writer {
     fragmentation(report_.events == 0 ? when_of_peak(report_) : "at the peak of reserved",
                   report_.peak_reserved);
     earlier_use();
+    lent();
     growth();
     waits();
     time_dependence();
@@ -224,6 +226,19 @@ class Writer {
     }
     say(fmt::format("{} more was live at {}, at the peak of live.", in_words(before - now),
                     time(report_.peak_live.time)));
+  }
+
+  void lent() {
+    if (!report_.lent.empty()) text_ += "\n";
+    for (const LentScratch& lent : report_.lent) {
+      std::string text = fmt::format("Graph pool {} lent {} of its scratch at most", lent.pool,
+                                     in_words(lent.most));
+      if (lent.to) {
+        text += ", most of it to blocks of " + stream_title(lent.to->stream);
+        if (report_.stacks.size() > 1) text += " allocated in " + lent.to->place;
+      }
+      say(text + ".");
+    }
   }
 
   void waits() {
