@@ -38,6 +38,25 @@ class Files(PageTest):
         self.assertIn("Model::step", self.text("#story"))
         self.screenshot("moment")
 
+    def test_pages_that_a_graph_pool_lends_are_named_and_hatched(self):
+        self.open("driver")
+        self.js("const c = weirPage.charts[0]; c.setMoment(c.recording.stepTime.length - 1)")
+        self.assertIn("Lent scratch, hatched over its blocks: 16 MiB of graph pool 6.", self.text(".pages .facts"))
+        chosen, same = self.js("""
+            const {map} = weirPage.charts[0];
+            const box = map.boxes.findIndex(({page}) => page.id === 1);
+            const drawn = map.canvas.toDataURL();
+            map.canvas.focus();
+            for (let i = 0; i <= box; ++i)
+              map.canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}));
+            const chosen = map.about.textContent;
+            map.chosen = -1;
+            map.boxes[box].page.lender = 0;
+            map.draw();
+            return [chosen, drawn === map.canvas.toDataURL()];""")
+        self.assertIn("scratch that graph pool 6 lends", chosen)
+        self.assertFalse(same, "it is not hatched")
+
     def test_all_streams_are_named_in_words_and_are_no_choice(self):
         self.open("context")
         self.js("weirPage.follow(weirPage.charts[0], 3)")

@@ -295,7 +295,8 @@ Loaded driver() {
   for (std::uint32_t round = 0; round < 7; ++round) {
     const Bytes size = 8_MiB * (round + 1);
     const std::uint64_t at = kHome.value + (std::uint64_t{round} << 32);
-    add({.kind = EventKind::create, .page = {round}, .bytes = size}, 400'000);
+    add({.kind = EventKind::create, .page = {round}, .bytes = size, .pool = round == 1 ? 6U : 0U},
+        400'000);
     add({.kind = EventKind::map, .page = {round}, .address = {at}, .bytes = size}, 90'000);
     add({.kind = EventKind::map, .page = {round}, .address = {at + (1U << 30)}, .bytes = size},
         90'000);

@@ -101,6 +101,17 @@ TEST(HtmlData, PagesInARowThatAreLeasedAtOnceAreOneEntry) {
   EXPECT_THAT(data.columns.at("page_further"), ElementsAre(0, 0, 0, 0, 2, 0));
 }
 
+TEST(HtmlData, SaysWhoLendsAPage) {
+  HandMade hand;
+  hand.add({.kind = EventKind::create, .heap = {5}, .page = {0}, .bytes = 2_MiB});
+  hand.add({.kind = EventKind::create, .page = {1}, .bytes = 2_MiB, .pool = 9});
+  hand.add({.kind = EventKind::keep, .page = {1}, .bytes = 2_MiB, .pool = 9});
+  const Decoded data(data_of(hand.recording));
+  EXPECT_THAT(data.columns.at("page_kind"), ElementsAre(0, 0, 6));
+  EXPECT_THAT(data.columns.at("page_heap"), ElementsAre(0, 1, 0));
+  EXPECT_EQ(data.header["pools"], nlohmann::json{"9"});
+}
+
 TEST(HtmlData, TellsApartWhatHappenedAtTheSameTime) {
   HandMade hand = HandMade()
                       .allocate(0x200000, 512_B)

@@ -175,12 +175,13 @@ class Writer {
     HtmlColumn& time = columns_.emplace_back("page_time");
     HtmlColumn& step = columns_.emplace_back("page_step");  // how many steps came before
     HtmlColumn& page = columns_.emplace_back("page_id");
-    HtmlColumn& heap = columns_.emplace_back("page_heap");
+    HtmlColumn& heap = columns_.emplace_back("page_heap");  // of create: whose scratch; 0: nobody's
     HtmlColumn& address = columns_.emplace_back("page_address");
     HtmlColumn& bytes = columns_.emplace_back("page_bytes");
     HtmlColumn& further = columns_.emplace_back("page_further");  // so many pages, in a row
     constexpr EventKind kKinds[] = {EventKind::create, EventKind::release, EventKind::map,
-                                    EventKind::unmap,  EventKind::lease,   EventKind::unlease};
+                                    EventKind::unmap,  EventKind::lease,   EventKind::unlease,
+                                    EventKind::keep};
     std::uint32_t place = 0;
     Event first;  // of the pages in a row that are leased at once, or given back
     std::ptrdiff_t steps = 0;
@@ -205,7 +206,8 @@ class Writer {
       time.add_difference(since_begin(event.time));
       step.add_difference(static_cast<std::uint64_t>(steps));
       page.add_difference(event.page.value);
-      heap.add(event.heap.value);
+      const std::uint32_t lender = event.pool == 0 ? 0 : 1 + pools_.of(event.pool);
+      heap.add(event.kind == EventKind::create ? lender : event.heap.value);
       address.add_difference(event.address.value);
       const bool is_page = event.kind == EventKind::create || event.kind == EventKind::release;
       bytes.add(is_page ? event.bytes.count : 0);  // of others the page has them

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The map of pages at the chosen moment: each page a box, as wide as it is large; filled where its
-// bytes are in use, hatched if the page is idle.
+// bytes are in use, hatched if the page is idle, and hatched the other way if it is lent.
 
 const kRow = 26;  // px, with its gap
 const kBox = 21;
@@ -38,13 +38,22 @@ class PageMap {
         `${plural(this.pages.length, 'page')}, ${formatBytes(held)}: ${
             formatBytes(used)} in use, ` +
             `${plural(idle.length, 'page')} idle (${formatBytes(d3.sum(idle, (p) => p.bytes))}), ` +
-            `${formatCount(aliases)} further addresses.`;
+            `${formatCount(aliases)} further addresses.${this.#lentText()}`;
     this.canvas.hidden = this.about.hidden = this.pages.length === 0;
     this.canvas.setAttribute('aria-label', `Map of pages: ${this.facts.textContent}`);
     this.about.textContent =
         'A box is a page, as wide as it is large: filled where blocks use it, in their colours, hatched if idle, a dot ' +
         'below for each further address. Point at one, or choose it with the arrow keys.';
     this.draw();
+  }
+
+  #lentText() {
+    const {recording} = this.chart;
+    const lent = d3.rollup(this.pages.filter((page) => page.lender > 0), (some) => d3.sum(some, (p) => p.bytes),
+                           (page) => page.lender);
+    if (lent.size === 0) return '';
+    const each = [...lent].map(([pool, bytes]) => `${formatBytes(bytes)} of graph ${recording.poolName(pool)}`);
+    return ` Lent scratch, hatched over its blocks: ${each.join(', ')}.`;
   }
 
   draw() {
@@ -80,7 +89,7 @@ class PageMap {
     const {pixels} = this.chart;
     context.fillStyle = theme.empty;
     context.fillRect(x, y, width, kBox);
-    if (page.heap < 0) this.#hatch(context, x, y, width);
+    if (page.heap < 0) this.#hatch(context, x, y, width, theme.faint);
     const parts = page.used.map(
         ({from, bytes, block}) => ({left: x + from / page.bytes * width, wide: bytes / page.bytes * width, block}));
     for (const {left, wide, block} of parts) {
@@ -93,6 +102,7 @@ class PageMap {
     context.fillStyle = theme.chosen;
     for (const {left, wide, block} of parts)
       if (block === this.chart.block) context.fillRect(left, y, Math.max(2, wide), kBox);
+    if (page.lender > 0) this.#hatch(context, x, y + kBox, width, theme.text, -kBox);
     context.strokeStyle = index === this.chosen ? theme.text : page.heap < 0 ? theme.faint : theme.soft;
     context.lineWidth = index === this.chosen ? 2.5 : 1;
     context.strokeRect(x + 0.5, y + 0.5, width - 1, kBox - 1);
@@ -103,15 +113,16 @@ class PageMap {
     }
   }
 
-  #hatch(context, x, y, width) {
+  // From its top at `y`; from its bottom, if `height` is negative.
+  #hatch(context, x, y, width, colour, height = kBox) {
     context.save();
     context.beginPath();
-    context.rect(x, y, width, kBox);
+    context.rect(x, y, width, height);
     context.clip();
-    context.strokeStyle = theme.faint;
+    context.strokeStyle = colour;
     context.beginPath();
     for (let i = -kBox; i < width; i += 5) {
-      context.moveTo(x + i, y + kBox);
+      context.moveTo(x + i, y + height);
       context.lineTo(x + i + kBox, y);
     }
     context.stroke();
@@ -123,6 +134,7 @@ class PageMap {
     const used = d3.sum(page.used, (part) => part.bytes);
     const who =
         page.heap < 0 ? 'idle' : `first used by the heap of ${describeHeap(recording, page.heap)}`;
+    const lent = page.lender > 0 ? `, scratch that graph ${recording.poolName(page.lender)} lends` : '';
     const [first, ...more] = page.mappings;
     const where = first === undefined ?
         'not mapped' :
@@ -131,7 +143,7 @@ class PageMap {
                                 ` and again at ${more.slice(0, 4).map(formatAddress).join(', ')}` +
                     (more.length > 4 ? ` and ${plural(more.length - 4, 'other place')}` : '')}`;
     return `Page ${page.id}: ${formatBytes(page.bytes)}, ${formatBytes(used)} in use by ` +
-        `${plural(page.used.length, 'block')}, ${who}, ${where}.`;
+        `${plural(page.used.length, 'block')}, ${who}${lent}, ${where}.`;
   }
 
   #boxAt(event) {

@@ -7,12 +7,13 @@ const kPageEvent = {
   map: 2,
   unmap: 3,
   lease: 4,
-  unlease: 5
+  unlease: 5,
+  keep: 6
 };
 
 // `moment`: {step, time}; several steps may happen at one time. By id: {id, bytes, heap (index; -1:
-// idle), lastHeap (id; of the latest event about it), mappings: [address], used: [{from, bytes,
-// block}]}.
+// idle), lastHeap (id; of the latest event about it), lender (the pool whose scratch it is; 0: none),
+// mappings: [address], used: [{from, bytes, block}]}.
 function pagesAt(recording, moment) {
   const {count, kind, time, step, page, heap, address, bytes, further} = recording.pageEvents;
   const pages = new Map();
@@ -20,18 +21,19 @@ function pagesAt(recording, moment) {
     if (step[i] > moment.step && (step[i] > moment.step + 1 || time[i] > moment.time)) break;
     const id = page[i];
     if (kind[i] === kPageEvent.create) {
-      pages.set(id, {id, bytes: bytes[i], heap: -1, lastHeap: -1, mappings: [], used: []});
+      pages.set(id, {id, bytes: bytes[i], heap: -1, lastHeap: -1, lender: heap[i], mappings: [], used: []});
       continue;
     }
     for (let n = 0; n <= further[i]; ++n) {
       const one = pages.get(id + n);
       if (one === undefined) continue;  // what was dropped
-      if (kind[i] >= kPageEvent.map && kind[i] !== kPageEvent.unmap) one.lastHeap = heap[i];
+      if ([kPageEvent.map, kPageEvent.lease, kPageEvent.unlease].includes(kind[i])) one.lastHeap = heap[i];
       if (kind[i] === kPageEvent.release) pages.delete(id);
       if (kind[i] === kPageEvent.map) one.mappings.push(address[i]);
       if (kind[i] === kPageEvent.unmap) one.mappings = one.mappings.filter((a) => a !== address[i]);
       if (kind[i] === kPageEvent.lease) one.heap = recording.heapOfId.get(heap[i]) ?? -1;
       if (kind[i] === kPageEvent.unlease) one.heap = -1;
+      if (kind[i] === kPageEvent.keep) one.lender = 0;
     }
   }
   const all = [...pages.values()].sort((a, b) => a.id - b.id);
