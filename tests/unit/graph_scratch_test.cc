@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scratch of graphs, lent between launches.
 #include <array>
+#include <map>
 #include <thread>
 
 #include "observe/statistics_fold.h"
@@ -81,9 +82,19 @@ TEST_P(GraphScratchIsLent, ABlockThatOutlivesALaunchKeepsItsMemoryAndTheGraphGet
   free(output);
 }
 
+// What launches took of what is lent.
+struct TakenForLaunches final : EventSink {
+  void on_event(const Event& event) override {
+    if (event.kind == EventKind::allocate && event.pool != 0) bytes[event.pool] += event.bytes;
+  }
+  std::map<std::uint64_t, Bytes> bytes;  // by GraphPool::id()
+};
+
 TEST_P(GraphScratchIsLent, IsShownAsSuchByStatisticsSnapshotsAndRecordings) {
   StatisticsFold all;
+  TakenForLaunches taken;
   heap_->start_recording(all);
+  heap_->start_recording(taken);
   GraphPool pool(*heap_);
   void* output = nullptr;
   Graph graph = graph_with(pool, 64_MiB, output);
@@ -110,6 +121,7 @@ TEST_P(GraphScratchIsLent, IsShownAsSuchByStatisticsSnapshotsAndRecordings) {
   free(block);
   launch(graph, a_);
   expect_lent(lent, "while it is idle and stays mapped");
+  EXPECT_THAT(taken.bytes, testing::ElementsAre(testing::Pair(pool.id(), lent)));
   block = written(60_MiB, b_);
   launch(graph, a_);
   expect_lent(0_B, "once the borrower keeps it");
@@ -123,6 +135,7 @@ TEST_P(GraphScratchIsLent, IsShownAsSuchByStatisticsSnapshotsAndRecordings) {
   expect_lent(0_B, "once it is given back");
   free(output);
   EXPECT_TRUE(heap_->stop_recording(all));
+  EXPECT_TRUE(heap_->stop_recording(taken));
 }
 
 TEST_P(GraphScratchIsLent, WhatAGraphMayReadStaysItsOwn) {

@@ -200,6 +200,11 @@ TEST(Report, SaysHowMuchScratchAGraphPoolLentAndToWhat) {
   made.add({.kind = EventKind::keep, .page = {2}, .bytes = 2_MiB, .pool = 7});
   made.deallocate(at(1));
   for (int i = 0; i < 3; ++i) made.allocate(at(2), 2_MiB, 1).deallocate(at(2));  // no loan any more
+  for (int i = 0; i < 3; ++i) {
+    made.allocate(at(1), 2_MiB, 2).deallocate(at(1));
+    test::change_events(made.recording,
+                        [](auto& events) { (events.end() - 2)->pool = 7; });  // a launch
+  }
   lent(4, 9, at(4));
   made.allocate(between + kPage / 4, 512_KiB, 5);
   lent(6, 11, at(6));

@@ -55,7 +55,7 @@ std::vector<LentScratch> lent_of(const Recording& recording, const ReportNames& 
           const auto page = pages.find(at->second.page);
           const Address from = std::max(event.address, at->first);
           const Address to = std::min(end, at->second.end);
-          if (page == pages.end() || from >= to) continue;
+          if (page == pages.end() || from >= to || event.pool != 0) continue;
           lenders[page->second.pool].to[{event.stream, names.number_of(event.stack)}] += to - from;
         }
         break;

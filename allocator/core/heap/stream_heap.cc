@@ -25,7 +25,8 @@ void StreamHeap::allow_fast_paths(bool allowed) {
   serve(serves_);
 }
 
-[[gnu::always_inline]] inline Address StreamHeap::give_out(BlockRef block, Bytes requested) {
+[[gnu::always_inline]] inline Address StreamHeap::give_out(BlockRef block, Bytes requested,
+                                                           std::uint64_t launch_of) {
   served_.fold.set_stream(served_.stream.id);  // news after an adoption
   block.set_epoch(served_.epoch);
   block.visit([&](auto& record) WEIR_NO_THREAD_ANALYSIS {
@@ -34,7 +35,9 @@ void StreamHeap::allow_fast_paths(bool allowed) {
   });
   served_.fold.allocate(block.size(), requested);
   served_.fold.publish();
-  if (recording_) block.allocated_at() = AllocationTime(record(EventKind::allocate, block));
+  if (recording_) {
+    block.allocated_at() = AllocationTime(record(EventKind::allocate, block, launch_of));
+  }
   return block.begin();
 }
 
@@ -63,14 +66,14 @@ Address StreamHeap::allocate_locked(Bytes requested, Status& status, PageHeap::C
   return block ? give_out(block, requested) : Address{};
 }
 
-Status StreamHeap::allocate_at(const PlacedBlock& wanted, Users users) {
+Status StreamHeap::allocate_at(const PlacedBlock& wanted, std::uint64_t launch_of) {
   const MutexLock lock(mutex_);
   if (served_.pages->is_asleep()) return PageHeap::asleep_error();
   Status status;
-  const BlockRef block = held_.allocate_at(wanted, users == Users::waited_for, status);
+  const BlockRef block = held_.allocate_at(wanted, launch_of != 0, status);
   if (!status) return status;
   if (!block) return Error(ErrorCode::invalid_argument, "the memory there is in use");
-  (void)give_out(block, wanted.requested);
+  (void)give_out(block, wanted.requested, launch_of);
   return {};
 }
 
@@ -168,12 +171,13 @@ void StreamHeap::move_to(Stream as, std::uint32_t epoch) {
   served_.timeline = served_.timelines->of(as);
 }
 
-Nanoseconds StreamHeap::record(EventKind kind, BlockRef block) {
+Nanoseconds StreamHeap::record(EventKind kind, BlockRef block, std::uint64_t launch_of) {
   return served_.observer.record(served_.fold, Event{.kind = kind,
                                                      .stream = served_.stream.id,
                                                      .address = block.begin(),
                                                      .bytes = block.size(),
-                                                     .requested = block.requested()});
+                                                     .requested = block.requested(),
+                                                     .pool = launch_of});
 }
 
 // Once nobody records any more, nothing keeps the times of allocation up to date.

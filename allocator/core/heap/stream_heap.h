@@ -70,12 +70,11 @@ class StreamHeap {
   // `create`: whether new memory of the device may be had for it.
   Address allocate(Bytes requested, std::uint64_t stream, Status& status,
                    PageHeap::Create create = PageHeap::Create::may);
-  // Is the stream made to wait for those who used the place, or does the program see to that?
-  enum class Users { waited_for, ordered };
-  // The block at its place, for work on the stream that the heap serves. Under Trust::told its
-  // users are waited for in any case.
+  // The block at its place, for work on the stream that the heap serves. `launch_of`: a launch of
+  // that graph pool is to use it, and the stream is made to wait for those who used the place; 0:
+  // the program sees to that. Under Trust::told its users are waited for in any case.
   // Errors: invalid_argument (the place is not free); device.
-  Status allocate_at(const PlacedBlock& block, Users users = Users::ordered);
+  Status allocate_at(const PlacedBlock& block, std::uint64_t launch_of = 0);
   using Gone = LiveBlock::Gone;
   // False: no live block begins there.
   // Errors: capture, device (a fence of its users could not be taken: the block is still live).
@@ -138,10 +137,12 @@ class StreamHeap {
   void serve(std::uint64_t stream) WEIR_REQUIRES(mutex_);
   Address allocate_locked(Bytes requested, Status& status, PageHeap::Create create)
       WEIR_REQUIRES(mutex_);
-  Address give_out(BlockRef block, Bytes requested) WEIR_REQUIRES(mutex_);
+  Address give_out(BlockRef block, Bytes requested, std::uint64_t launch_of = 0)
+      WEIR_REQUIRES(mutex_);
   void free(BlockRef block, bool may_cache = true) WEIR_REQUIRES(mutex_);
   bool free_and_unlock(BlockRef block) WEIR_NO_THREAD_ANALYSIS;
-  Nanoseconds record(EventKind kind, BlockRef block) WEIR_REQUIRES(mutex_);
+  Nanoseconds record(EventKind kind, BlockRef block, std::uint64_t launch_of = 0)
+      WEIR_REQUIRES(mutex_);
 
   const MemoryKind memory_;
 

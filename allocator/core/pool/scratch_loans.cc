@@ -147,7 +147,7 @@ Status ScratchLoans::take(const std::vector<Range>& ranges, Stream stream) {
   heap_ = *heap;
   for (const auto& [begin, size] : ranges) {
     const PlacedBlock block{begin, size, size, stream, begin, size};
-    if (Status placed = heap_->allocate_at(block, StreamHeap::Users::waited_for); !placed) {
+    if (Status placed = heap_->allocate_at(block, pool_.id()); !placed) {
       return placed;
     }
     taken_.push_back(begin);
