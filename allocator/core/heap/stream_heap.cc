@@ -114,14 +114,9 @@ bool StreamHeap::free_and_unlock(BlockRef block) {
   return true;
 }
 
-void StreamHeap::note_asleep() {
-  const MutexLock lock(mutex_);
-  held_.give_back_cached();
-  serve(serves_);
-}
-
 bool StreamHeap::give_back_cached() {
   const MutexLock lock(mutex_);
+  serve(serves_);
   return held_.give_back_cached();
 }
 

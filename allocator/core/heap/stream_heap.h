@@ -91,13 +91,12 @@ class StreamHeap {
   void list_placed(std::vector<PlacedBlock>& blocks) const;
   void list_blocks(std::vector<BlockInfo>& blocks) const WEIR_REQUIRES(mutex_);
 
-  // Gives back the blocks that are cached; returns whether there were any.
+  // Gives back the blocks that are cached; returns whether there were any. If the page heap fell
+  // asleep, or woke, whoever was served before that has been, once this returns.
   bool give_back_cached();
   bool give_back_cached_locked() WEIR_REQUIRES(mutex_) { return held_.give_back_cached(); }
   // While requests may have to go elsewhere, every call has to ask: the fast paths are closed.
   void allow_fast_paths(bool allowed);
-  // The page heap fell asleep, or woke: whoever was served before that has been, once this returns.
-  void note_asleep();
   // Whether every allocation and deallocation is passed on; then there is no fast path.
   void set_recording(bool recording) WEIR_REQUIRES(mutex_);
 

@@ -155,7 +155,7 @@ Status TagSleep::may_sleep(ToSleep& pools, const SleepOptions& options,
 // Requests that were on the way have been served once this returns.
 void TagSleep::set_asleep(Pool& pool, bool asleep) {
   pool.pages().sleep()->set_asleep(asleep);
-  pool.for_each_heap([](StreamHeap& heap) { heap.note_asleep(); });
+  pool.for_each_heap([](StreamHeap& heap) { heap.give_back_cached(); });
 }
 
 Result<SleepReport> TagSleep::sleep(const SleepOptions& options) {
