@@ -104,8 +104,9 @@ class DeviceHeap {
   //   Stream::may_end counts as not captured), or a captured stream was named for the block, and a
   //   capture that was open at that naming is not over. The free is done once all captures that are
   //   open at this call are over.
-  // - The block's graph pool is being captured into, and either the block was allocated outside
-  //   that capture, or a stream outside it was named for the block: until that capture is over.
+  // - The block's graph pool is being captured into, and either a stream outside that capture was
+  //   named for the block, or the block was allocated outside it (by an earlier capture: only if
+  //   uses are told, or work was left as this one began): until that capture is over.
   // - A stream that record_stream() named is being captured: until it is not.
   // - Under Trust::context, no event can be recorded for a stream that record_stream() named, nor
   //   for the whole context: until one can.
