@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Python package calls of pools, by ctypes.
-#include <atomic>
 #include <cstdint>
 
 #include "api/c_status.h"
@@ -45,15 +44,15 @@ void weir_torch_graph_launch_end(void* launch, int32_t launched) {
   const std::unique_ptr<GraphLaunch> ended(static_cast<GraphLaunch*>(launch));
   if (ended != nullptr && launched == 0) ended->abandon();
 }
-// A thread launches graphs without a word while the byte that this returns is 0, and its own, which
-// is there for good, is 1 meanwhile (core/pool/launch_gate.h). Null: it tells of each launch.
-const void* weir_torch_launch_gate(int32_t device, const void* launching) {
+// A thread launches graphs without a word while the byte that this returns is 0, and the other, its
+// own, is 1 meanwhile (core/pool/launch_gate.h). Null: it tells of each launch.
+const void* weir_torch_launch_gate(int32_t device, void** launching) {
   const void* closed = nullptr;
   (void)c::guarded([&] {
     if (pools_of(device, "a launch").heap().options().trust != Trust::context) return;
+    if (LaunchGate::closed() == nullptr) return;
+    *launching = LaunchGate::add();
     closed = LaunchGate::closed();
-    if (closed != nullptr)
-      LaunchGate::add(static_cast<const std::atomic<std::uint8_t>*>(launching));
   });
   return closed;
 }

@@ -526,6 +526,28 @@ TEST_P(GraphsOfSeveralStreams, ServeACaptureFromWhatItFreesOfAnEarlierOnes) {
   expect_no_race();
 }
 
+TEST_P(GraphsOfSeveralStreams, DeferTheFreeOfABlockWhoseOtherUserIsCapturedNow) {
+  GraphPool pool(*heap_);
+  CaptureScope first = begin(pool, a_);
+  order(a_, b_);
+  void* const block = written(32_MiB, a_);
+  ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+  order(b_, a_);
+  Graph graph = end(first);
+  launch(graph, a_);
+  device_.finish();
+  CaptureScope second = begin(pool, a_);
+  order(a_, b_);
+  void* const other = written(1_MiB, a_);
+  order(b_, a_);
+  free(block);
+  EXPECT_EQ(pool.statistics().deferred, 1u);
+  free(other);
+  Graph later = end(second);
+  EXPECT_EQ(pool.statistics().deferred, 0u);
+  EXPECT_EQ(pool.statistics().live_blocks, 0u);
+}
+
 TEST_P(GraphsOfSeveralStreams, DoNotWaitForEagerWorkThatIsLeft) {
   if (GetParam() == Trust::told) GTEST_SKIP() << "there the host waits as a capture begins";
   GraphPool pool(*heap_);

@@ -24,8 +24,8 @@
 namespace weir {
 
 // A page that is lent (page_loans.h): what it is in the page heap that borrows it, the graph pool
-// that lends it, and the stream whose launches used it last, of that page heap's timelines; none:
-// it was never used.
+// that lends it, and who used it last, of that page heap's timelines: a stream of launches, or all
+// of the context; none: nobody.
 struct Lent {
   PageId page;
   std::uint64_t pool;

@@ -18,19 +18,23 @@ void PageLoans::note_mappings(const Page& page, std::size_t first, EventKind kin
   }
 }
 
-std::vector<PageLoans::Loan> PageLoans::lend(Bytes wanted, Bytes most) {
-  std::vector<Loan> loans;
-  PageTables& tables = heap_.tables;
-  if (tables.asleep || heap_.rules.plain) return loans;
+std::vector<Page*> PageLoans::scratch() const {
   std::vector<Page*> scratch;
-  for (auto& [id, page] : tables.pages.all()) {
+  if (heap_.tables.asleep || heap_.rules.plain) return scratch;
+  for (auto& [id, page] : heap_.tables.pages.all()) {
     const bool is_scratch = page.kept == Page::Kept::yes && page.idle() && !page.has_contents;
     if (is_scratch && page.has_memory()) scratch.push_back(&page);
   }
   std::stable_sort(scratch.begin(), scratch.end(),
                    [](const Page* a, const Page* b) { return a->size > b->size; });
+  return scratch;
+}
+
+std::vector<PageLoans::Loan> PageLoans::lend(Bytes wanted, Bytes most) {
+  std::vector<Loan> loans;
+  PageTables& tables = heap_.tables;
   Bytes lent;
-  for (Page* const page : scratch) {
+  for (Page* const page : scratch()) {
     if (lent >= wanted) break;
     const bool over =
         heap_.rules.trusts_context || heap_.timelines.is_seen_complete(tables.users_of(*page));

@@ -30,6 +30,8 @@ class PageLoans {
     PageId page;  // the lender's
     UnmappedPage memory;
   };
+  // Pages that may be lent, the largest first.
+  std::vector<Page*> scratch() const;
   // Scratch of at least `wanted` bytes, or all that there is, and not more than `most`: the largest
   // pages first. Under Trust::context the borrower waits for all work so far of all streams.
   std::vector<Loan> lend(Bytes wanted, Bytes most);

@@ -137,6 +137,10 @@ Result<bool> CapturePool::deallocate(StreamHeap& heap, Address block, StreamHeap
     graphs_.note_free(heap, block);
   }
   Result<bool> done = heap.deallocate(block, gone);
+  if (capture_ && !done && done.error().code() == ErrorCode::capture) {
+    deferred_.emplace(block.value, &heap);
+    return true;
+  }
   if (closed_ && !capture_) (void)give_back_pages_locked();
   return done;
 }

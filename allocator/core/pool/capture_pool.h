@@ -6,9 +6,9 @@
 // work on the pool's memory complete; else the program orders the two. And all that was captured is
 // past once it has ended: so nothing of one epoch is ever waited for in the other.
 //
-// Blocks that were not allocated in the capture that is going on may be in use by eager work, as
-// are those that an eager stream is said to use: when they are freed meanwhile, they go back at its
-// end.
+// Blocks that were not allocated in the capture that is going on may be in use by eager work (but
+// those of earlier captures, if no work was left as it began), as are those that an eager stream is
+// said to use: when they are freed meanwhile, they go back at its end.
 //
 // A capture is paused while no binding leads to the pool and the capture itself goes on. Its epoch
 // stays until it is resumed or over. Another capture may begin in the pause, or take memory, under

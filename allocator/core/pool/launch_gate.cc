@@ -6,16 +6,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
-#include <set>
 
 namespace weir {
 namespace {
 
 std::atomic<std::uint8_t> the_closed{0};
-std::mutex the_mutex;
-std::set<const std::atomic<std::uint8_t>*> the_threads;  // guarded by the_mutex
-bool the_gate_is_empty = false;  // likewise: it is closed, and nobody launches who did not tell
+
+struct Gate {
+  std::mutex mutex;
+  std::deque<std::atomic<std::uint8_t>> threads;  // guarded by mutex
+  bool is_empty = false;  // likewise: it is closed, and nobody launches who did not tell
+};
+// (Not destroyed: threads may launch until the process ends.)
+Gate& gate() {
+  static Gate& gate = *new Gate;
+  return gate;
+}
 
 bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
@@ -26,19 +34,20 @@ const std::atomic<std::uint8_t>* LaunchGate::closed() {
   return works ? &the_closed : nullptr;
 }
 
-void LaunchGate::add(const std::atomic<std::uint8_t>* launching) {
-  const std::lock_guard lock(the_mutex);
-  the_threads.insert(launching);
+std::atomic<std::uint8_t>* LaunchGate::add() {
+  const std::lock_guard lock(gate().mutex);
+  return &gate().threads.emplace_back(0);
 }
 
 bool LaunchGate::close() {
-  const std::lock_guard lock(the_mutex);
-  if (the_gate_is_empty) return true;
+  Gate& all = gate();
+  const std::lock_guard lock(all.mutex);
+  if (all.is_empty) return true;
   the_closed.store(1);
-  if (!the_threads.empty() && !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return false;
-  the_gate_is_empty = std::none_of(the_threads.begin(), the_threads.end(),
-                                   [](const auto* launching) { return launching->load() != 0; });
-  return the_gate_is_empty;
+  if (!all.threads.empty() && !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return false;
+  all.is_empty = std::none_of(all.threads.begin(), all.threads.end(),
+                              [](const auto& launching) { return launching.load() != 0; });
+  return all.is_empty;
 }
 
 }  // namespace weir

@@ -22,9 +22,9 @@ class LaunchGate {
   // A byte that is 0 while the gate is open; null: the kernel has no such call, and each launch is
   // to be told.
   static const std::atomic<std::uint8_t>* closed();
-  // The byte of a thread, or of one after the other, which is there for good: 1 while the thread
-  // launches and has not told.
-  static void add(const std::atomic<std::uint8_t>* launching);
+  // A byte for a thread, or for one after the other: 1 while the thread launches and has not told.
+  // It is there for good.
+  static std::atomic<std::uint8_t>* add();
   // From now on launches are told. False: one goes on that was not.
   static bool close();
 };

@@ -92,12 +92,16 @@ void PoolScratch::end_launch(Stream stream, bool launched) {
 
 Status PoolScratch::keep(bool keep) {
   const MutexLock lock(pool_.mutex_);
-  keeps_ = keep;
-  return keep ? take_back() : Status();
+  if (!keep) return keeps_ -= keeps_ > 0 ? 1 : 0, Status();
+  ++keeps_;
+  Status back = take_back();
+  if (!back) --keeps_;
+  return back;
 }
 
 bool PoolScratch::may_lend() WEIR_NO_THREAD_ANALYSIS {
-  if (pool_.capture_ || !launching_.empty() || keeps_ || !LaunchGate::close()) return false;
+  if (pool_.capture_ || !launching_.empty() || keeps_ > 0) return false;
+  if (!LaunchGate::close()) return false;
   if (!std::exchange(gate_closed_, true)) loans_.note_work_so_far();  // what did not tell
   return true;
 }
@@ -105,7 +109,7 @@ bool PoolScratch::may_lend() WEIR_NO_THREAD_ANALYSIS {
 PoolScratch::Pages PoolScratch::try_lend(Bytes wanted) {
   Pages lent;
   if (!pool_.mutex_.try_lock()) return lent;
-  if (may_lend()) lent = loans_.lend(wanted);
+  if (loans_.has_scratch() && loans_.can_be_waited_for() && may_lend()) lent = loans_.lend(wanted);
   pool_.mutex_.unlock();
   return lent;
 }
@@ -113,7 +117,7 @@ PoolScratch::Pages PoolScratch::try_lend(Bytes wanted) {
 PoolScratch::Pages PoolScratch::try_part_with(Bytes wanted, Bytes most, FenceSet& pending) {
   Pages gone;
   if (!pool_.mutex_.try_lock()) return gone;
-  if (may_lend()) gone = loans_.part_with(wanted, most, pending);
+  if (loans_.has_scratch() && may_lend()) gone = loans_.part_with(wanted, most, pending);
   pool_.mutex_.unlock();
   return gone;
 }
@@ -138,7 +142,9 @@ void PoolScratch::look_at_launches() WEIR_NO_THREAD_ANALYSIS {
   if (!lends_) return;
   std::vector<std::shared_ptr<CapturePool>> others = pool_.shared_.lending.take();
   for (const auto& pool : others) pool_.shared_.lending.enter(pool->id(), pool);
-  std::erase_if(others, [&](const auto& pool) { return pool.get() == &pool_; });
+  std::erase_if(others, [&](const auto& pool) {
+    return pool.get() == &pool_ || !pool->scratch_.loans_.has_scratch();
+  });
   if (others.empty() || !LaunchGate::close() || !loans_.is_all_work_over()) return;
   for (const auto& pool : others) {
     if (!pool->mutex_.try_lock()) continue;
@@ -148,7 +154,7 @@ void PoolScratch::look_at_launches() WEIR_NO_THREAD_ANALYSIS {
 }
 
 void PoolScratch::note_graph(bool untold) {
-  keeps_ = keeps_ || (untold && !launches_told_);
+  if (untold && !launches_told_) ++keeps_;
   loans_.note_work_so_far();
   if (lends_) pool_.shared_.lending.enter(pool_.id(), pool_.weak_from_this());
 }

@@ -36,8 +36,7 @@ class PoolScratch {
   Status begin_launch(Stream stream);
   // `launched`: it was.
   void end_launch(Stream stream, bool launched);
-  // `keep`: nothing is lent from now on, since the program may launch a graph without a word.
-  // Errors: as begin_launch().
+  // As GraphPool::keep_scratch().
   Status keep(bool keep);
   // Are all launches told, those of graphs that the program captures, too?
   bool launches_told() const { return launches_told_; }
@@ -84,7 +83,7 @@ class PoolScratch {
   const bool lends_, launches_told_;
   // Guarded by the graph pool's lock.
   ScratchLoans loans_;
-  bool keeps_ = false;
+  int keeps_ = 0;                           // reasons to lend nothing
   bool gate_closed_ = false;                // and what launches used until then is known
   std::vector<std::thread::id> launching_;  // who is between begin_launch() and end_launch()
   std::condition_variable_any launched_;

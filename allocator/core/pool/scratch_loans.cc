@@ -14,15 +14,25 @@ constexpr int kAttempts = 4;
 
 Bytes ScratchLoans::lent() const {
   Bytes lent;
-  for (const auto& [page, loan] : loans_) lent += loan.size;
+  for (const auto& [page, loan] : loans_) {
+    if (loan.memory != PhysicalHandle{}) lent += loan.size;
+  }
   return lent;
+}
+
+bool ScratchLoans::can_be_waited_for() {
+  const std::optional<TimelineId> context = own_.timelines().context();
+  return !context || own_.timelines().record(*context).ok();
+}
+
+bool ScratchLoans::has_scratch() const {
+  const auto loans = pool_.pages().loans(std::try_to_lock);
+  return loans && !loans->scratch().empty();
 }
 
 std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
   std::vector<UnmappedPage> lent;
-  // The borrower waits for all work so far. Where it can't, one page after another would be lent.
   const std::optional<TimelineId> context = own_.timelines().context();
-  if (context && !own_.timelines().record(*context)) return lent;
   const auto loans = pool_.pages().loans(std::try_to_lock);
   if (!loans) return lent;
   for (const PageLoans::Loan& loan : loans->lend(wanted, PageHeap::kUnlimited)) {

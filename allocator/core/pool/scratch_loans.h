@@ -41,6 +41,11 @@ class ScratchLoans {
   // Is any page lent, or without memory since it was?
   bool any() const { return !loans_.empty(); }
   Bytes lent() const;
+  // Is there any that could be?
+  bool has_scratch() const;
+  // Can the borrower wait for all work so far? (Where uses are told, it waits for launches.) If
+  // not, one page after another would be lent to it.
+  bool can_be_waited_for();
 
   // Pages for the own pool, whose page lock is held: at least `wanted` bytes, or all that may go.
   std::vector<UnmappedPage> lend(Bytes wanted);

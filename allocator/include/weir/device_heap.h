@@ -105,8 +105,8 @@ class DeviceHeap {
   //   capture that was open at that naming is not over. The free is done once all captures that are
   //   open at this call are over.
   // - The block's graph pool is being captured into, and either a stream outside that capture was
-  //   named for the block, or the block was allocated outside it (by an earlier capture: only if
-  //   uses are told, or work was left as this one began): until that capture is over.
+  //   named for the block meanwhile, or the block was allocated outside it (by an earlier capture:
+  //   only if uses are told, or work was left as this one began): until that capture is over.
   // - A stream that record_stream() named is being captured: until it is not.
   // - Under Trust::context, no event can be recorded for a stream that record_stream() named, nor
   //   for the whole context: until one can.

@@ -176,8 +176,8 @@ class GraphPool {
   // thread did and does not end it); out_of_memory, device: the graph may not be launched.
   Result<GraphLaunch> begin_launch(Stream stream);
   // From now on nothing of the pool is lent: the program may launch its graphs without a word. Or
-  // (`keep` is false) it launches none so. Errors: out_of_memory, device: some of what was lent is
-  // lent still; call it again.
+  // (`keep` is false) one such call before is taken back. Errors: out_of_memory, device: some of
+  // what was lent is lent still, and the call does not count; call it again.
   Status keep_scratch(bool keep = true);
 
   GraphPoolStatistics statistics() const;

@@ -16,38 +16,43 @@ _OUT_OF_MEMORY = 1  # WEIR_OUT_OF_MEMORY
 
 _Pool = tuple[int, int, int]  # its device and its id
 _told: set[_Pool] = set()     # the program launches their graphs within launching()
+_kept: set[_Pool] = set()     # it has a handle of theirs, and has not done so
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.launching: dict[_Pool, int] = {}  # by _Pool, the stream of the thread's launching()
-        self.gate = None                       # as _gate() has it, once it launches
+        self.gate = None                       # once it launches
 
 
 _of_thread = _OfThread()
 
 
-class _Byte:
-    """Of a thread that launches: one that is there for good, and was of a thread that is gone."""
+class _Gate:
+    """Of a thread (core/pool/launch_gate.h). Those of threads that are gone serve others."""
 
-    _spare: list[ctypes.c_uint8] = []
+    _spare: list[tuple[memoryview, memoryview]] = []
 
-    def __init__(self) -> None:
-        self.byte = self._spare.pop() if self._spare else ctypes.c_uint8()
+    def __init__(self, torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
+        try:
+            own, closed = self._spare.pop()
+        except IndexError:
+            byte = ctypes.c_void_p()
+            address = library.weir_torch_launch_gate(torch.cuda.current_device(), ctypes.byref(byte))
+            own = _byte_at(byte.value if address else None, 0)
+            closed = _byte_at(address, 1)
+        self.bytes = own, closed
+        device = torch._C._cuda_getDevice if torch.cuda.device_count() > 1 else None
+        # The thread's byte, the gate's, who says whether the current stream is captured, and of which device that
+        # is (None: there is one).
+        self.parts = own, closed, torch._C._cuda_isCurrentStreamCapturing, device
 
     def __del__(self, give_back: Callable = _spare.append) -> None:
-        give_back(self.byte)
+        give_back(self.bytes)
 
 
-def _gate(torch, library: ctypes.CDLL) -> tuple:  # noqa: ANN001
-    """Of the thread (core/pool/launch_gate.h): its byte, the gate's, who says whether the current stream is
-    captured, who which device that is of (None: there is one), and who gives the byte back."""
-    own = _Byte()
-    closed = library.weir_torch_launch_gate(torch.cuda.current_device(), ctypes.addressof(own.byte))
-    other = ctypes.c_uint8.from_address(closed) if closed else ctypes.c_uint8(1)
-    device = torch._C._cuda_getDevice if torch.cuda.device_count() > 1 else None
-    captures = torch._C._cuda_isCurrentStreamCapturing
-    return memoryview(own.byte).cast("B"), memoryview(other).cast("B"), captures, device, own
+def _byte_at(address: int | None, otherwise: int) -> memoryview:
+    return memoryview(ctypes.c_uint8.from_address(address) if address else ctypes.c_uint8(otherwise)).cast("B")
 
 
 @contextlib.contextmanager
@@ -67,9 +72,10 @@ def launching(graph: object, stream: object = None) -> Iterator[None]:
     if _is_launching(pool, handle):
         yield
         return
-    if pool not in _told:
+    _told.add(pool)
+    if pool in _kept:
+        _kept.discard(pool)
         _native.check(library, library.weir_torch_keep_scratch(*pool, 0))
-        _told.add(pool)
     launch = ctypes.c_void_p()
     try:
         _begin(torch, library, pool, handle, launch)
@@ -123,22 +129,23 @@ def tell_of_launches(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     def replay(graph) -> None:  # noqa: ANN001
         gate = _of_thread.gate
         if gate is None:
-            gate = _of_thread.gate = _gate(torch, library)
-        own, closed, captures, device, _ = gate
+            gate = _of_thread.gate = _Gate(torch, library)
+        own, closed, captures, device = gate.parts
         before, own[0] = own[0], 1  # a handler of a signal may launch, too
         try:
-            if not closed[0] and not captures() and (device is None or device() == graph._weir_device):
+            captured = captures()
+            if not closed[0] and not captured and (device is None or device() == getattr(graph, "_weir_device", None)):
                 return inner(graph)
         finally:
             own[0] = before
-        return told(graph)
+        return told(graph, captured)
 
     torch.cuda.CUDAGraph.replay = replay
 
-    def told(graph) -> None:  # noqa: ANN001
+    def told(graph, captured: bool) -> None:  # noqa: ANN001
         pool = _pool_of(torch, graph)
         stream = torch._C._cuda_getCurrentRawStream(pool[0])
-        if _is_launching(pool, stream):
+        if not captured and _is_launching(pool, stream):
             return inner(graph)
         launch, launched = ctypes.c_void_p(), 1
         try:
@@ -153,6 +160,7 @@ def tell_of_launches(torch, library: ctypes.CDLL) -> None:  # noqa: ANN001
     @_native.instead_of(torch.cuda.CUDAGraph, "raw_cuda_graph", "raw_cuda_graph_exec")
     def handle(inner, graph, *args):  # noqa: ANN001, ANN202
         found, pool = inner(graph, *args), _pool_of(torch, graph)
-        if pool not in _told:
+        if pool not in _told | _kept:
             _native.check(library, library.weir_torch_keep_scratch(*pool, 1))
+            _kept.add(pool)
         return found

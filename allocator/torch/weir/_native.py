@@ -141,7 +141,7 @@ _FUNCTIONS = {
     "weir_torch_graph_launch_begin": (_STATUS, [ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64,
                                                 ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]),
     "weir_torch_graph_launch_end": (None, [ctypes.c_void_p, ctypes.c_int32]),
-    "weir_torch_launch_gate": (ctypes.c_void_p, [ctypes.c_int32, ctypes.c_void_p]),
+    "weir_torch_launch_gate": (ctypes.c_void_p, [ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)]),
     "weir_torch_keep_scratch": (_STATUS, [ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32]),
     "weir_torch_make_plain": (_STATUS, [ctypes.c_int32, ctypes.c_uint64, ctypes.c_uint64]),
     "weir_allocate": (_STATUS, [_HANDLE, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int32,
