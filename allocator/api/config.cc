@@ -214,14 +214,15 @@ constexpr std::array kSettings = {
 };
 
 Error unknown_setting(std::string_view name) {
-  const auto nearest =
-      std::min_element(kSettings.begin(), kSettings.end(), [&](const Setting& a, const Setting& b) {
-        return edit_distance(name, a.name) < edit_distance(name, b.name);
-      });
+  std::vector<std::string_view> names(kNotSettings.begin(), kNotSettings.end());
+  for (const Setting& setting : kSettings) names.push_back(setting.name);
+  const auto nearest = std::min_element(names.begin(), names.end(), [&](auto a, auto b) {
+    return edit_distance(name, a) < edit_distance(name, b);
+  });
   return {ErrorCode::invalid_argument,
           fmt::format("{}: Weir has no such setting; did you mean {}? Every setting is in "
                       "docs/configuration.md",
-                      name, nearest->name)};
+                      name, *nearest)};
 }
 
 }  // namespace

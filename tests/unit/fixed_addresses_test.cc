@@ -183,6 +183,12 @@ TEST(FixedAddresses, OfTwoHeapsOfAProcessLieInWindowsOfTheirOwn) {
   const Address other = Address::of(allocate(two, 1_MiB, second->new_stream()));
   EXPECT_EQ(first, kFirst);
   EXPECT_EQ(other, kFirst + 8_TiB);
+  for (const std::uint32_t window : {kAddressWindows, ~std::uint32_t{0}}) {
+    DeviceHeap none(*second, {.addresses = Addresses::fixed, .address_window = window});
+    const Result<void*> block = none.allocate(1_MiB, second->new_stream());
+    ASSERT_FALSE(block.ok());
+    EXPECT_THAT(block.error().message(), HasSubstr("address_window"));
+  }
 }
 
 TEST(FixedAddresses, OfTheDevicesOwnMemoryStayWhateverGraphPoolsDo) {

@@ -376,6 +376,8 @@ TEST_P(GraphScratchIsLent, ALaunchWithoutMemoryForWhatIsInUseIsRefusedAndLosesNo
   heap_->set_limit(held());
   void* const block = written(60_MiB, b_);
   expect_error(graph.launch(a_), ErrorCode::out_of_memory, "WEIR_GRAPH_SCRATCH");
+  expect_error(CaptureScope::begin(pool, a_), ErrorCode::out_of_memory, "WEIR_GRAPH_SCRATCH");
+  expect_error(pool.keep_scratch(), ErrorCode::out_of_memory, "WEIR_GRAPH_SCRATCH");
   read(b_, block);
   EXPECT_THAT(heap_->validate(), testing::IsEmpty());
   free(block);

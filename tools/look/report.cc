@@ -108,7 +108,7 @@ Report report_of(const Recording& recording, const ReportOptions& options, const
   report.waits = waits_of(recording, lifetimes, names);
   report.costly = costly_blocks(lifetimes, names);
   report.growth = growth_of(recording, lifetimes, names);
-  report.lent = lent_of(recording, names);
+  if (recording.dropped == 0) report.lent = lent_of(recording, names);
   report.time_dependence = time_dependence_of(recording, lifetimes);
   report.driver_calls = driver_calls_of(recording);
   report.advice = advice_on(report);

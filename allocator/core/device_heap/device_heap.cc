@@ -66,13 +66,7 @@ Status DeviceHeap::Impl::begin_launch(CapturePool& pool, Stream stream) {
                                          " is being captured, and the pool could not keep what the "
                                          "graph uses: launch it once the capture has ended");
   }
-  Status begun = taking_back([&] { return pool.scratch().begin_launch(stream); });
-  if (begun || begun.error().code() != ErrorCode::out_of_memory) return begun;
-  return Error(ErrorCode::out_of_memory,
-               "scratch of the graph was lent to blocks that are live still, and there is no other "
-               "memory for it (" +
-                   begun.error().message() +
-                   "): free blocks, raise the limit, or keep scratch (WEIR_GRAPH_SCRATCH=keep)");
+  return taking_back([&] { return pool.scratch().begin_launch(stream); });
 }
 
 Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Create create,

@@ -10,6 +10,10 @@
 namespace weir {
 
 Result<Range> AddressSpace::reserve(Bytes least, Bytes most, Bytes unit, bool of_graph_pool) {
+  if (mode_ != Addresses::any && window_ >= kWindows + kWindow * kAddressWindows) {
+    return Error(ErrorCode::invalid_argument,
+                 "HeapOptions::address_window is not below " + std::to_string(kAddressWindows));
+  }
   const MutexLock lock(mutex_);
   Result<Address> at = Error(ErrorCode::device, "");
   for (Bytes size = most;; size = std::max(least, round_up(size / 4, unit))) {

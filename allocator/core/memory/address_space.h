@@ -11,6 +11,7 @@
 // it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
@@ -30,7 +31,7 @@ class AddressSpace {
       : device_(device),
         observer_(observer),
         mode_(options.addresses),
-        window_{kWindows + kWindow * options.address_window} {}
+        window_{kWindows + kWindow * std::min(options.address_window, kAddressWindows)} {}
 
   // A region of at most `most`, and of at least `least` where there is no more room in one piece.
   // Sizes are multiples of `unit`. Errors: device.

@@ -47,12 +47,22 @@ Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
   return {};
 }
 
+Error PoolScratch::none_left(const Error& error) const {
+  return {ErrorCode::out_of_memory,
+          "scratch of graph pool " + std::to_string(pool_.id()) +
+              " was lent to blocks that are live still, or went to other graph pools, and there is "
+              "no other memory for it (" +
+              error.message() +
+              "): free blocks, raise the limit, or keep scratch (WEIR_GRAPH_SCRATCH=keep)"};
+}
+
 template <class Call>
 Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
   for (bool is_first = true; any(); is_first = false) {
     if (Status ended = wait_for_launches(); !ended) return ended;
     FenceSet pending;
     Status done = call(is_first, pending);
+    if (!done && done.error().code() == ErrorCode::out_of_memory) return none_left(done.error());
     if (!done || pending.empty()) return done;
     pool_.mutex_.unlock();
     Status waited = loans_.wait_for(pending);

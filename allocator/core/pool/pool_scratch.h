@@ -73,6 +73,7 @@ class PoolScratch {
   // The lock is released meanwhile. Errors: invalid_argument (one is this thread's own, or they
   // take too long: another thread may hold what this one has, and needs).
   Status wait_for_launches();
+  Error none_left(const Error& error) const;
   // Makes the call, and waits with the lock released for what it says is pending, until it has done
   // all, while no launch goes on.
   template <class Call>

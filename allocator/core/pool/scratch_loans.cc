@@ -171,7 +171,8 @@ Status ScratchLoans::before_launch(Stream stream, bool waits_for_others, FenceSe
     const Result<std::vector<Range>> ranges = free_ranges(pending);
     if (!ranges) return ranges.error();
     if (pending.empty()) status = renew(waits_for_others, pending);
-    if (!status || !pending.empty()) return status;
+    if (!pending.empty()) return {};
+    if (!status) return status;
     status = take(*ranges, stream);
     if (status) return status;
     after_launch(stream, /*launched=*/false);
