@@ -2,6 +2,7 @@
 #include "core/memory/commit.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/memory/layout.h"
@@ -49,7 +50,8 @@ Result<Range> Commit::map_home(const Owner& owner, Address at, const std::vector
 
 // Who gets its bytes waits for the lender's launches.
 void Commit::note_borrowed(Page& page, const Lent& lent) {
-  page.lent_by = lent.pool;
+  constexpr std::uint64_t kLast = std::numeric_limits<std::uint32_t>::max();
+  page.lent_by = static_cast<std::uint32_t>(std::min(lent.pool, kLast));
   const std::optional<TimelineId> user = lent.user;
   if (!user) return;
   PageTables& tables = heap_.tables;

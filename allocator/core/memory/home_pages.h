@@ -58,9 +58,11 @@ struct Page {
   std::uint64_t shift = 0;      // its region's (Layout)
   std::optional<HeapId> lease;  // the heap that used it first since it was idle; none: it is idle
   Kept kept = Kept::no;
-  bool has_contents = false;        // kept: a graph may read bytes of it that it did not write
-  bool lent = false;                // it sleeps, since its memory is another page heap's
-  std::uint64_t lent_by = 0;        // the graph pool that lends its memory; 0: none (page_loans.h)
+  bool has_contents = false;  // kept: a graph may read bytes of it that it did not write
+  bool lent = false;          // it sleeps, since its memory is another page heap's
+  // The graph pool that lends its memory (page_loans.h), or the last that a number here can name;
+  // 0: none.
+  std::uint32_t lent_by = 0;
   std::uint32_t unmapped = 0;       // while it sleeps: how many of its mappings are gone
   std::uint32_t lent_mappings = 0;  // of these, the first ones that are there, for it is lent
   PhysicalHandle handle;            // 0: it sleeps, without memory

@@ -109,7 +109,7 @@ void PageLoans::keep(PageId id) {
   heap_.observer.emit(Event{.kind = EventKind::keep,
                             .page = id,
                             .bytes = page.size,
-                            .pool = std::exchange(page.lent_by, 0)});
+                            .pool = std::exchange(page.lent_by, 0u)});
 }
 
 }  // namespace weir
