@@ -10,7 +10,7 @@ namespace weir {
 void CapturedOperations::add(const Operation& operation, int ranks) {
   if (operation.kind == OperationKind::send || operation.kind == OperationKind::receive) return;
   ++count;
-  for (const char each : operation.describe(ranks)) {
+  for (const char each : operation.describe(ranks) + std::to_string(operation.count)) {
     digest = (digest ^ static_cast<unsigned char>(each)) * 0x100000001b3;
   }
 }

@@ -462,7 +462,7 @@ class SimNccl final : public Nccl {
     SimRendezvous others{
         line, is_of_a_pair(operation)
                   ? fmt::format("{} elements of {}", operation.count, name_of(operation.type))
-                  : operation.describe(size)};
+                  : fmt::format("{}, {} elements", operation.describe(size), operation.count)};
     {
       const Lock lock(world_->mutex);
       ++state_.operations;

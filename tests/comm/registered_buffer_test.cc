@@ -152,7 +152,7 @@ TEST_F(RegisteredSoon, BuffersAreKeptWhereWorkDoesNotEnd) {
     expect_ok(rank.sum(of(rank)->data(), 8_MiB, rank.compute));
     if (rank.number != 0) return;
     expect_error(of(rank)->close(), ErrorCode::device,
-                 "all-reduce of 8.00 MiB of float32 (sum), has not ended");
+                 "all-reduce of 8.00 MiB of float32 (sum), 2097152 elements, has not ended");
     expect_error(of(rank)->close(), ErrorCode::device, "abort() the communicator, then close");
     expect_error(rank.comm->close(), ErrorCode::invalid_argument, "abort() the communicator");
     rank.comm->abort("a test");
