@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches of graphs that say nothing, as long as nothing is lent.
 //
-// To tell of a launch takes locks and, from Python, microseconds. So until the first page is to be
-// lent in the process, a launch sets a byte of its thread's, looks whether the gate is open, and
-// clears the byte once it has launched. The gate is closed for good, and then no byte may be set:
-// whoever looked before is still launching. (The launch needs no fence between its two accesses,
-// since close() has the kernel run one on all threads: as asymmetric fences are made by Linux's
-// membarrier(), 4.14 on.) What such launches use, the work of the whole context covers: so the gate
-// is for Trust::context alone.
+// To tell of a launch takes locks and, from Python, microseconds. So until the first page may be
+// lent in the process, or go to the capture of another pool, a launch sets a byte of its thread's,
+// looks whether the gate is open, and clears the byte once it has launched. The gate is closed for
+// good, and then no byte may be set: whoever looked before is still launching. (The launch needs no
+// fence between its two accesses, since close() has the kernel run one on all threads: as
+// asymmetric fences are made by Linux's membarrier(), 4.14 on.) What such launches use, the work of
+// the whole context covers: so the gate is for Trust::context alone.
 //
 // Thread-safe.
 #pragma once
