@@ -42,7 +42,6 @@ class Captures {
   // A new one, which stays at its place until its graph is gone and another capture is added: ranks
   // may agree on a capture long after its end.
   Captured& add(std::uint64_t id, std::weak_ptr<void> graph);
-  void remove(std::uint64_t id) { captured_.erase(id); }
   // A stream that is in no capture.
   Result<Stream> stream_to_fork();
   Result<Stream> eager_stream();

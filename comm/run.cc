@@ -13,11 +13,7 @@ namespace {
 
 // Within a capture: later work of `later` runs after what `earlier` holds. A stream that is in no
 // capture joins this one.
-Status order_captured(Device& device, Stream earlier, Stream later, bool joins) {
-  if (!joins) {
-    const Result<std::vector<GraphNode>> tips = device.capture_tips(earlier);
-    return tips ? device.add_capture_dependencies(later, *tips) : Status(tips.error());
-  }
+Status order_captured(Device& device, Stream earlier, Stream later) {
   const Result<EventHandle> event = device.create_event();
   if (!event) return event.error();
   Status ordered = device.record(*event, earlier);
@@ -82,14 +78,12 @@ Result<Captured*> CommState::join_capture(Stream stream, std::uint64_t id) {
   if (Captured* const known = captures_.find(id)) return known;
   ++*graphs;
   const std::shared_ptr<void> in_graph(graphs.get(), [count = graphs](void*) { --*count; });
-  Captured* const captured = &captures_.add(id, in_graph);
   const Result<bool> scoped = context.heap.captures().attach(
       stream, {stream, std::make_shared<CapturedCommunicator>(open(), in_graph)});
   Status held = scoped ? Status() : Status(scoped.error());
   if (held && !*scoped) held = context.device.retain(stream, in_graph);
-  if (held) return captured;
-  captures_.remove(id);
-  return error(held.error());
+  if (!held) return error(held.error());
+  return &captures_.add(id, in_graph);
 }
 
 // The communication stream, behind what `stream` holds. In a capture it is part of that then, and
@@ -109,10 +103,7 @@ Result<Stream> CommState::fork(Stream stream, const Entered& entered) {
     if (!scoped) return error(scoped.error());
     forked = *made;
   }
-  const Result<CaptureInfo> its = context.device.capture_info(forked);
-  if (!its) return its.error();
-  const Status ordered =
-      order_captured(context.device, stream, forked, /*joins=*/its->id != entered.capture);
+  const Status ordered = order_captured(context.device, stream, forked);
   return ordered ? Result<Stream>(forked) : ordered.error();
 }
 
@@ -122,7 +113,6 @@ Status CommState::enqueue(std::span<const Operation> group, Stream stream) {
   return context.nccl.enqueue(handle, group, stream);
 }
 
-// Whatever came of it, a part of the group may run: what it uses is fenced.
 Result<std::optional<Fence>> CommState::fence_used(std::span<const Operation> group,
                                                    const Entered& entered) {
   used_.clear();
@@ -182,7 +172,7 @@ Status CommState::wait(Stream stream, const WorkPoint& point) {
   if (info->status != CaptureInfo::Status::none) {
     return refused("it is being captured into another graph than the work");
   }
-  return order_captured(context.device, point.stream, stream, /*joins=*/true);
+  return order_captured(context.device, point.stream, stream);
 }
 
 }  // namespace weir

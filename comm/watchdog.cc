@@ -63,9 +63,7 @@ Status Watchdog::poll() {
       if (!is_late) return {};
       // It, or one of those that the mark stands for.
       const std::uint64_t after = first.count - done_ - 1;
-      const std::string others = after == 0   ? ""
-                                 : after == 1 ? " or the one after it"
-                                              : fmt::format(" or one of the {} after it", after);
+      const std::string others = after == 0 ? "" : fmt::format(" or one of the {} after it", after);
       return Error(ErrorCode::device,
                    fmt::format("{},{} has not ended in {}{}", first_open_locked(), others,
                                seconds(device_.now() - since_), kRemedy));
