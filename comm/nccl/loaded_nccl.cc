@@ -187,26 +187,27 @@ class LoadedNccl final : public Nccl {
                                                               Nanoseconds timeout) override {
     const Result<int> ranks = size(comm);
     if (!ranks) return ranks.error();
-    std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(*ranks));
-    if (mine.size() + all.size() > kStaging.count) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("host_all_gather: {} bytes of each of {} ranks are more than 2 MiB",
-                               mine.size(), *ranks));
-    }
+    std::vector<std::vector<std::byte>> by_rank(static_cast<std::size_t>(*ranks));
+    const std::size_t most = kStaging.count / (by_rank.size() + 1);  // of a rank, at a time
+    if (most == 0) return Error(ErrorCode::invalid_argument, "host_all_gather: too many ranks");
     const cuda::ContextScope context(driver_, context_);
     const cuda::RelaxedCaptureScope relaxed(driver_);
     const Result<Staging> staging = take_staging();
     if (!staging) return staging.error();
-    Status gathered = gather_into(all, *staging, comm, mine, timeout);
-    {
-      const std::lock_guard lock(staging_mutex_);
-      (gathered ? idle_ : given_up_).push_back(*staging);
+    Status gathered;
+    while (gathered && !mine.empty()) {
+      const std::span<const std::byte> part = mine.first(std::min(mine.size(), most));
+      mine = mine.subspan(part.size());
+      std::vector<std::byte> all(part.size() * by_rank.size());
+      gathered = gather_into(all, *staging, comm, part, timeout);
+      for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+        const auto theirs = std::span(all).subspan(rank * part.size(), part.size());
+        by_rank[rank].insert(by_rank[rank].end(), theirs.begin(), theirs.end());
+      }
     }
+    const std::lock_guard lock(staging_mutex_);
+    (gathered ? idle_ : given_up_).push_back(*staging);
     if (!gathered) return std::move(gathered).error();
-    std::vector<std::vector<std::byte>> by_rank;
-    for (auto at = all.begin(); at != all.end(); at += std::ssize(mine)) {
-      by_rank.emplace_back(at, at + std::ssize(mine));
-    }
     return by_rank;
   }
 

@@ -98,10 +98,10 @@ class Nccl {
   virtual Status destroy_stream(Stream stream) = 0;
 
   // An all-gather of host memory, by which ranks agree: returns every rank's `mine`, in order of
-  // rank. All ranks pass the same number of bytes. The host waits at most `timeout` for all ranks,
-  // then at most `timeout` for the copy back. The communicator must have no unfinished work.
-  // Errors: device (a rank did not call in time); invalid_argument (the bytes of all ranks are more
-  // than fit into 2 MiB).
+  // rank. All ranks pass the same number of bytes, which are gathered in parts if those of all
+  // ranks are more than 2 MiB. For each part the host waits at most `timeout` for all ranks, then
+  // at most `timeout` for the copy back. The communicator must have no unfinished work. Errors:
+  // device (a rank did not call in time); invalid_argument (2 Mi ranks or more).
   virtual Result<std::vector<std::vector<std::byte>>> host_all_gather(
       CommHandle comm, std::span<const std::byte> mine, Nanoseconds timeout) = 0;
 };
