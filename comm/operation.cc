@@ -113,6 +113,12 @@ std::string Operation::describe(int ranks) const {
 }
 
 Status Operation::check(int ranks, int rank) const {
+  const auto is_one = [](auto value, int all) { return unsigned(value) < unsigned(all); };
+  if (!is_one(kind, kOperationKinds) || !is_one(type, kDataTypes) ||
+      !is_one(reduction, kReduceOps)) {
+    return Error(ErrorCode::invalid_argument,
+                 "operation: its kind, type or reduction is no value of its enumeration");
+  }
   if (!shape_of(kind).peer.empty() && (peer < 0 || peer >= ranks)) {
     return bad(*this, ranks,
                fmt::format("there is no rank {} among {}: ranks count from 0", peer, ranks));

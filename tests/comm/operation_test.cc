@@ -118,5 +118,15 @@ TEST(Operation, TooLargeForSixtyFourBitsIsRefused) {
   EXPECT_THAT(operation.check(4, 0).error().message(), HasSubstr("more bytes than 64 bits"));
 }
 
+TEST(Operation, OfNoKindTypeOrReductionIsRefused) {
+  for (const int number : {-1, 1000}) {
+    const Operation bad[] = {{.kind = OperationKind(number)},
+                             {.type = DataType(number)},
+                             {.reduction = ReduceOp(number)}};
+    for (const Operation& each : bad)
+      EXPECT_EQ(each.check(2, 0).error().code(), ErrorCode::invalid_argument);
+  }
+}
+
 }  // namespace
 }  // namespace weir
