@@ -50,6 +50,7 @@ bool is_address(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) return false;
   const std::string_view host = text.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  if (host.find_first_of(" \t\r\n/,;=") != std::string_view::npos) return false;
   if (host.find_first_of(":[]") != std::string_view::npos && !bracketed) return false;
   return whole_number(text.substr(colon + 1), kLastPort).value_or(0) > 0;
 }
@@ -96,14 +97,16 @@ Status find_address(const Environment& environment, Launch& launch) {
   const std::string* const set_port = value_of(environment, "MASTER_PORT");
   const std::string port = set_port != nullptr ? *set_port : "";
   const std::uint64_t number = whole_number(port, kLastPort - 1).value_or(0);
-  if (number == 0) {
-    return wrong(shown("MASTER_PORT", port) +
-                 " is not a port from 1 to 65534, before the one where ranks meet: correct it, or "
-                 "set WEIR_MEET to host:port of rank 0");
-  }
   const bool bare_v6 = host->find(':') != std::string::npos && !host->starts_with('[');
-  return set(fmt::format("{}{}{}:{}", bare_v6 ? "[" : "", *host, bare_v6 ? "]" : "", number + 1),
-             "MASTER_ADDR, MASTER_PORT + 1, as the store has the port itself");
+  const std::string address =
+      fmt::format("{}{}{}:{}", bare_v6 ? "[" : "", *host, bare_v6 ? "]" : "", number + 1);
+  if (number > 0 && is_address(address)) {
+    return set(address, "MASTER_ADDR, MASTER_PORT + 1, as the store has the port itself");
+  }
+  return wrong(
+      fmt::format("{}, {}: not a host, and a port from 1 to 65534, before the one where "
+                  "ranks meet: correct them, or set WEIR_MEET to host:port of rank 0",
+                  shown("MASTER_ADDR", *host), shown("MASTER_PORT", port)));
 }
 
 }  // namespace

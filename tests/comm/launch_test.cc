@@ -81,7 +81,7 @@ TEST(Launch, ByALauncherThatDoesNotSayWhereRankZeroIsNeedsAnAddress) {
     EXPECT_THAT(refusal(variables), AllOf(HasSubstr("WEIR_MEET"), HasSubstr(name)));
     EXPECT_EQ(found(variables + kMeet).address, "node1:4000");
     const Variables master = variables + Variables{{"MASTER_ADDR", "node1"}};
-    EXPECT_THAT(refusal(master), HasSubstr("MASTER_PORT=\"\" is not a port"));
+    EXPECT_THAT(refusal(master), HasSubstr("MASTER_PORT=\"\": not a host"));
     EXPECT_EQ(found(master + Variables{{"MASTER_PORT", "500"}}).address, "node1:501");
   }
   expect_ranks(found(kHydra + kMeet), 1, 2, 1);
@@ -155,6 +155,7 @@ TEST(Launch, WithAMalformedVariableIsRefusedByItsNameAndValue) {
       {kTorchrun + Variables{{"MASTER_PORT", "65535"}},
        {"MASTER_PORT=\"65535\"", "1 to 65534", "WEIR_MEET"}},
       {kTorchrun + Variables{{"MASTER_PORT", "http"}}, {"MASTER_PORT=\"http\""}},
+      {kTorchrun + Variables{{"MASTER_ADDR", "http://node1"}}, {"MASTER_ADDR=\"http://node1\""}},
       {kSrun + Variables{{"SLURM_LOCALID", "3"}}, {"SLURM_LOCALID=3 of SLURM_STEP_NUM_TASKS=3"}},
   };
   for (const Refused& test : cases) {
