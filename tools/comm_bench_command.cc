@@ -15,7 +15,7 @@ namespace {
 struct BenchCommand {
   RanksCommand ranks;
   std::vector<std::string> operations = {"all_reduce"};
-  std::string least = "32M", most = "32M";
+  std::string least = "32M", most;  // empty: the same
   ResultOptions result;
   bool compare = false;
   OverheadOptions options;
@@ -38,7 +38,8 @@ Result<OverheadOptions> options_of(const BenchCommand& command) {
                                                    : OperationKind::reduce_scatter);
   }
   const Result<Bytes> least = parse_size("--minbytes", command.least);
-  const Result<Bytes> most = parse_size("--maxbytes", command.most);
+  const Result<Bytes> most =
+      parse_size("--maxbytes", command.most.empty() ? command.least : command.most);
   if (!least || !most) return least ? most.error() : least.error();
   options.least = *least;
   options.most = *most;
@@ -80,7 +81,7 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
       ->type_name("NAME,...")
       ->default_str("all_reduce");
   bench->add_option("-b,--minbytes", command->least, "The first size")->capture_default_str();
-  bench->add_option("-e,--maxbytes", command->most, "The last size")->capture_default_str();
+  bench->add_option("-e,--maxbytes", command->most, "The last size")->default_str("the first");
   bench->add_option("-f,--stepfactor", options.factor, "Multiplies from size to size")
       ->transform(whole_number(2, 1'000'000'000))
       ->type_name("N")

@@ -6,7 +6,7 @@
 #include "weir/allocator.h"
 #include "weir/comm/communicator.h"
 
-int main() {
+int main() try {
   weir::Allocator allocator;
   weir::Result<weir::Communicator> joined = weir::Communicator::world(allocator);
   if (!joined) {
@@ -28,4 +28,7 @@ int main() {
   std::printf("rank %d of %d: %s\n", world.rank(), world.ranks(),
               sum && gone ? "done" : (sum ? gone.error() : sum.error()).message().c_str());
   return sum && gone && heap.retire(stream) && world.close() ? 0 : 1;
+} catch (const weir::Exception& failed) {
+  std::fprintf(stderr, "%s\n", failed.what());
+  return 1;
 }

@@ -34,7 +34,7 @@ TEST_F(CommBench, PrintsATableAndWritesJson) {
 
 TEST_F(CommBench, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
   const test::Finished finished =
-      weir("comm bench --device sim -b 8 -e 8 --json=" + path("none/x.json"));
+      weir("comm bench --device sim -b 64M --json=" + path("none/x.json"));
   EXPECT_EQ(finished.code, 3);
   EXPECT_THAT(finished.err, AllOf(HasSubstr("none/x.json"), HasSubstr("can't be written")));
   EXPECT_THAT(finished.out, IsEmpty());
@@ -43,6 +43,7 @@ TEST_F(CommBench, AFileThatCannotBeWrittenIsSaidBeforeAnythingIsMeasured) {
 TEST_F(CommBench, BadCommandLinesAreTwoAndSayWhatIsTaken) {
   const std::pair<const char*, const char*> bad[] = {
       {"-b 8X", "--minbytes '8X'"},   {"-b 2M -e 1M", "--maxbytes"},
+      {"-b 0", "--minbytes"},         {"-e 0", "--maxbytes"},
       {"-f 1", "--stepfactor"},       {"--ranks 0", "--ranks: '0'"},
       {"-n 100000000", "1 to 10000"}, {"--json=", "--json: the value is empty"}};
   for (const auto& [arguments, says] : bad) {

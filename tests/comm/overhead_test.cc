@@ -84,6 +84,10 @@ TEST(Overhead, IsMeasuredOfEachOperationThatIsNamed) {
   EXPECT_EQ(report.tables[0].rows[0][0], "all-gather");
   EXPECT_EQ(report.tables[0].rows[0][1], "65520") << "three parts of whole multiples of 16 bytes";
   EXPECT_EQ(report.tables[0].rows[3][0], "reduce-scatter");
+  options.least = options.most = 1_B;
+  const ScenarioReport smallest = run(options, sim_ranks(3));
+  EXPECT_EQ(smallest.tables.at(0).rows.at(0).at(1), "48") << "no empty parts";
+  EXPECT_EQ(smallest.aims.at(0).what, "races and disagreements") << "no data moves";
 }
 
 TEST(Overhead, OfAnOperationThatFailsOrHangsIsAnError) {
@@ -93,14 +97,6 @@ TEST(Overhead, OfAnOperationThatFailsOrHangsIsAnError) {
   const auto hanging = [](SimWorld& world) { world.hang(0, 3); };
   EXPECT_THAT(refusal(small(), sim_ranks(2, hanging, std::chrono::milliseconds(50))),
               HasSubstr("has not ended"));
-}
-
-TEST(Overhead, OfSizesThatCannotBeIsRefused) {
-  OverheadOptions options = small();
-  for (const Bytes least : {options.most * 2, 0_B}) {
-    options.least = least;
-    EXPECT_THAT(refusal(options), HasSubstr("--minbytes"));
-  }
 }
 
 }  // namespace
