@@ -134,7 +134,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void end_agreement();
   void await_late(Nanoseconds longest);
   Status connect(Stream stream);
-  Status connect_all(Stream stream);
+  Status meet(Status mine);
+  Status connect_all(Stream stream, Address memory, std::uint64_t whole);
 
   std::mutex calls_;                // one call at a time; guards captures_
   std::timed_mutex nccl_calls_;     // after calls_; see lock_nccl()

@@ -89,9 +89,9 @@ Result<int> device_of(const Allocator& allocator, const Launch& launch) {
   if (devices == 1) return 0;  // a launcher may show each process its own alone
   if (launch.local_rank < devices) return launch.local_rank;
   return Error(ErrorCode::invalid_argument,
-               "world: local rank " + std::to_string(launch.local_rank) +
-                   " has no GPU: there are " + std::to_string(devices) +
-                   ": start one process for each GPU");
+               fmt::format("world: local rank {} has no GPU: there are {}: start one process for "
+                           "each GPU",
+                           launch.local_rank, devices));
 }
 
 }  // namespace

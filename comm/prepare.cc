@@ -44,25 +44,37 @@ Status CommState::prepare() {
   return status().error();
 }
 
+// Ranks meet before they connect: none waits for one that has no memory.
 Status CommState::connect(Stream stream) {
-  if (Status connected = connect_all(stream); !connected) return connected;
+  const std::uint64_t whole = std::max(kLarge / 4, static_cast<std::uint64_t>(ranks));
+  const Result<Address> memory = allocate_segment(context, Bytes{8 * whole});
+  Status ended = meet(memory ? Status() : memory.error());
+  if (!memory) return ended;
+  if (ended) ended = connect_all(stream, *memory, whole);
+  Status freed = context.nccl.free_segment(*memory);
+  return ended ? std::move(freed) : std::move(ended);
+}
+
+Status CommState::meet(Status mine) {
   const auto nccl_call = lock_nccl();
   const Result<CommHandle> control =
       context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
   if (!control) return control.error();
   control_ = *control;
-  // Its first operation, which connects it: rank 0 numbers the communicator. A rank that gave up
-  // meanwhile says 0.
+  // Its first operation, which connects it: rank 0 numbers the communicator. A rank that has failed
+  // or given up says 0.
+  if (mine) mine = status();
   std::random_device random;
-  const std::uint64_t mine = status() ? std::uint64_t{random()} << 32 | random() | 1 : 0;
-  const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&mine, 1)),
+  const std::uint64_t number = mine ? std::uint64_t{random()} << 32 | random() | 1 : 0;
+  const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&number, 1)),
                                                 options.host_timeout);
+  if (!mine) return mine;
   if (!all) return all.error();
   for (std::size_t other = 0; other < all->size(); ++other) {
     if (number_in_bytes<std::uint64_t>((*all)[other]) != 0) continue;
     return Error(ErrorCode::device,
-                 fmt::format("prepare: the communicator of rank {} has ended: not all ranks came "
-                             "within its host_timeout",
+                 fmt::format("prepare: rank {} has failed, or not all ranks came within its "
+                             "host_timeout: its own error says which",
                              other));
   }
   group_ = number_in_bytes<std::uint64_t>(all->front());
@@ -79,14 +91,9 @@ Result<Address> allocate_segment(const CommContext& context, Bytes bytes) {
 // One operation of each kind, eagerly, in memory of NCCL's: the heap keeps nothing of it. Where
 // ranks have a part each, the parts are of kLarge bytes together, so that the memory does not grow
 // with the ranks.
-Status CommState::connect_all(Stream stream) {
-  const std::uint64_t all_ranks = static_cast<std::uint64_t>(ranks);
-  const std::uint64_t whole = kLarge / 4;
-  const Bytes bytes{4 * std::max(whole, all_ranks)};
-  const Result<Address> memory = allocate_segment(context, bytes * 2);
-  if (!memory) return memory.error();
-  auto* const from = static_cast<std::byte*>(memory->pointer());
-  std::byte* const into = from + bytes.count;
+Status CommState::connect_all(Stream stream, Address memory, std::uint64_t whole) {
+  auto* const from = static_cast<std::byte*>(memory.pointer());
+  std::byte* const into = from + 4 * whole;
   Status first;
   for (int kind = 0; kind < static_cast<int>(OperationKind::send) && first; ++kind) {
     Operation operation{.kind = static_cast<OperationKind>(kind),
@@ -94,7 +101,7 @@ Status CommState::connect_all(Stream stream) {
                         .receive = into,
                         .count = whole,
                         .type = DataType::int32};
-    if (operation.has_parts()) operation.count = std::max<std::uint64_t>(whole / all_ranks, 1);
+    if (operation.has_parts()) operation.count = whole / static_cast<std::uint64_t>(ranks);
     first = enqueue({&operation, 1}, stream);
   }
   std::vector<Operation> pairs;
@@ -107,9 +114,7 @@ Status CommState::connect_all(Stream stream) {
   }
   if (first) first = enqueue(pairs, stream);
   Status finished = host_wait(context.device, stream);  // prepare() bounds it
-  if (first) first = std::move(finished);
-  Status freed = context.nccl.free_segment(*memory);
-  return first ? std::move(freed) : std::move(first);
+  return first ? std::move(finished) : std::move(first);
 }
 
 Result<std::vector<std::vector<CommState::Entry>>> CommState::agree(
@@ -145,10 +150,8 @@ Result<std::vector<std::vector<CommState::Entry>>> CommState::agree(
   if (!gathered) end_agreement();
   if (!works) return works.error();
   if (!gathered) {
-    const Error missing(ErrorCode::device,
-                        call + ": a rank did not take part: " + gathered.error().message());
-    fail(missing);
-    return error(missing);
+    fail({ErrorCode::device, call + ": a rank did not take part: " + gathered.error().message()});
+    return status().error();  // what ended it, if somebody did meanwhile
   }
   std::vector<std::vector<Entry>> all;
   for (const std::vector<std::byte>& bytes : *gathered) {
@@ -217,10 +220,12 @@ Status agree_on_capture(const std::vector<std::shared_ptr<CommState>>& all, std:
       if (entry.operations == group.entry.operations) continue;
       return comm.error(
           ErrorCode::capture,
-          fmt::format("rank {} captured other operations{} ({}) than rank {} ({}), and the graphs "
-                      "would wait for each other for ever: capture the same on every rank",
-                      rank, name_of(entry.group), entry.operations.count, group.first_rank,
-                      group.entry.operations.count));
+          fmt::format(
+              "rank {} captured other operations{} than rank {} ({} and {} of them, unlike in "
+              "number, kind, size, type or order), and the graphs would wait for each other "
+              "for ever: capture the same on every rank",
+              rank, name_of(entry.group), group.first_rank, entry.operations.count,
+              group.entry.operations.count));
     }
   }
   for (const auto& [number, group] : groups) {

@@ -54,9 +54,10 @@ struct SimWorld::State {
   Rank& rank(int number) { return ranks[static_cast<std::size_t>(number)]; }
 
   // Waits until `count` parties with this key have come, and returns what each brought, by index.
-  // Errors: device (some did not come in time, or one came twice).
+  // Errors: device (not all came in time, one came twice, or `of` was ended here).
   Result<std::vector<std::string>> rendezvous(const std::string& call, const std::string& key,
-                                              int index, int count, std::string brought,
+                                              std::shared_ptr<const Comm> of, int index, int count,
+                                              std::string brought,
                                               std::chrono::nanoseconds host_timeout);
 
   const SimWorldOptions options;
@@ -76,8 +77,8 @@ namespace {
 using Lock = std::lock_guard<std::mutex>;
 constexpr int kRings = -1;  // and trees; in place of a rank
 
-Error refused(const std::string& call, const std::string& why) {
-  return {ErrorCode::device, call + ": " + why};
+Error refused(std::string_view call, const std::string& why) {
+  return {ErrorCode::device, fmt::format("{}: {}", call, why)};
 }
 
 bool is_of_a_pair(const Operation& operation) {
@@ -198,7 +199,8 @@ class SimNccl final : public Nccl {
       return refused("init", fmt::format("there is no rank {} of {}", rank, ranks));
     }
     const std::string key = std::string(id.bytes.data()) + " init";
-    const auto all = world_->rendezvous("init", key, rank, ranks, "", world_->options.host_timeout);
+    const auto all =
+        world_->rendezvous("init", key, nullptr, rank, ranks, "", world_->options.host_timeout);
     if (!all) return all.error();
     return join(key, ranks, rank, config.name);
   }
@@ -208,7 +210,7 @@ class SimNccl final : public Nccl {
     Mine& parent = at(comm);
     const std::string where = parent.next_rendezvous("split");
     const auto all =
-        world_->rendezvous("split", where, parent.rank, parent.comm->size,
+        world_->rendezvous("split", where, parent.comm, parent.rank, parent.comm->size,
                            fmt::format("{} {}", color, key), world_->options.host_timeout);
     if (!all) return all.error();
     if (color < 0) return CommHandle{};
@@ -226,7 +228,9 @@ class SimNccl final : public Nccl {
 
   Status destroy(CommHandle comm) override {
     if (fails(NcclCall::destroy)) return refused("destroy", "made to fail");
-    for (const std::shared_ptr<SimLine>& line : lines(comm)) {
+    Mine* const mine = find(comm);
+    if (mine == nullptr) return refused("destroy", "there is no such communicator");
+    for (const auto& [key, line] : mine->lines) {
       const Status ended = line->await_all();
       if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
     }
@@ -337,9 +341,8 @@ class SimNccl final : public Nccl {
                                                               std::span<const std::byte> mine,
                                                               Nanoseconds timeout) override {
     Mine& of = at(comm);
-    if (has_ended(of)) return refused("host_all_gather", "the communicator was aborted");
     const auto all = world_->rendezvous(
-        "host_all_gather", of.next_rendezvous("host_all_gather"), of.rank, of.comm->size,
+        "host_all_gather", of.next_rendezvous("host_all_gather"), of.comm, of.rank, of.comm->size,
         std::string(reinterpret_cast<const char*>(mine.data()), mine.size()),
         std::min<std::chrono::nanoseconds>(std::chrono::nanoseconds(timeout.count),
                                            world_->options.host_timeout));
@@ -374,10 +377,13 @@ class SimNccl final : public Nccl {
     const Lock lock(world_->mutex);
     return happens(state_.failing[call]);
   }
-  Mine& at(CommHandle comm) {
+  // Null: there is none.
+  Mine* find(CommHandle comm) {
     const Lock lock(world_->mutex);
-    return *comms_.at(comm.value);
+    const auto found = comms_.find(comm.value);
+    return found == comms_.end() ? nullptr : found->second.get();
   }
+  Mine& at(CommHandle comm) { return *find(comm); }
   bool has_ended(const Mine& of) const {
     const Lock lock(world_->mutex);
     return of.comm->ended.contains(of.rank);
@@ -386,14 +392,6 @@ class SimNccl final : public Nccl {
   void end(const Mine& mine) {
     mine.comm->ended.insert(mine.rank);
     world_->came.notify_all();
-  }
-  std::vector<std::shared_ptr<SimLine>> lines(CommHandle comm) {
-    const Lock lock(world_->mutex);
-    std::vector<std::shared_ptr<SimLine>> all;
-    const auto found = comms_.find(comm.value);
-    if (found == comms_.end()) return all;
-    for (const auto& [key, line] : found->second->lines) all.push_back(line);
-    return all;
   }
   std::shared_ptr<SimLine> line(Mine& of, const Operation& operation) {
     const bool receives = operation.kind == OperationKind::receive;
@@ -440,13 +438,8 @@ class SimNccl final : public Nccl {
     if (!operation.is_point_to_point()) missing = {kRings};
     std::erase_if(missing, [&](int each) { return mine.connected.contains(each); });
     if (missing.empty()) return {};
-    const Lock lock(world_->mutex);
-    if (captured) {
-      ++world_->counts.refused_in_captures;
-      return refused(std::string(name_of(operation.kind)),
-                     "operation not permitted when stream is capturing");
-    }
-    world_->counts.lazy_connections += missing.size();
+    const std::string_view name = name_of(operation.kind);
+    if (captured) return refused(name, "operation not permitted when stream is capturing");
     mine.connected.merge(missing);
     return {};
   }
@@ -491,10 +484,12 @@ class SimNccl final : public Nccl {
 }  // namespace
 
 Result<std::vector<std::string>> SimWorld::State::rendezvous(
-    const std::string& call, const std::string& key, int index, int count, std::string brought,
-    std::chrono::nanoseconds host_timeout) {
+    const std::string& call, const std::string& key, std::shared_ptr<const Comm> of, int index,
+    int count, std::string brought, std::chrono::nanoseconds host_timeout) {
   const auto all = static_cast<std::size_t>(count);
   std::unique_lock lock(mutex);
+  const auto is_over = [&] { return of != nullptr && of->ended.contains(index); };
+  if (is_over()) return refused(call, "the communicator was aborted");
   Rendezvous& here = all_rendezvous[key];
   if (here.brought.empty()) here.brought.resize(all);
   if (here.brought.size() != all) {
@@ -506,10 +501,13 @@ Result<std::vector<std::string>> SimWorld::State::rendezvous(
   mine = std::move(brought);
   ++here.arrived;
   came.notify_all();
-  if (!came.wait_for(lock, waitable({host_timeout.count()}), [&] { return here.arrived == all; })) {
+  (void)came.wait_for(lock, waitable({host_timeout.count()}),
+                      [&] { return here.arrived == all || is_over(); });
+  if (here.arrived != all) {
     mine.reset();
     --here.arrived;
-    return refused(call, fmt::format("not all {} ranks came", count));
+    return refused(call, is_over() ? "the communicator was aborted"
+                                   : fmt::format("not all {} ranks came", count));
   }
   std::vector<std::string> values;
   for (const std::optional<std::string>& each : here.brought) values.push_back(*each);

@@ -5,11 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <thread>
 
 #include "comm/comm_state.h"
 #include "tests/comm/ranks.h"
 #include "tests/temporary_folder.h"
 #include "weir/allocator.h"
+#include "weir/comm/registered_buffer.h"
 #include "weir/interposed_device.h"
 
 namespace weir {
@@ -28,19 +30,6 @@ class Communicators : public test::CommRanks {
  protected:
   explicit Communicators(int ranks = 2) : CommRanks(ranks) {}
 };
-
-TEST_F(Communicators, KnowTheirPlace) {
-  create();
-  on_all([](Rank& rank) {
-    EXPECT_EQ(rank.comm->rank(), rank.number);
-    EXPECT_EQ(rank.comm->ranks(), 2);
-    EXPECT_FALSE(rank.comm->prepared());
-    expect_ok(rank.comm->prepare());
-    EXPECT_TRUE(rank.comm->prepared());
-    expect_ok(rank.comm->prepare());
-    expect_ok(rank.comm->status());
-  });
-}
 
 TEST_F(Communicators, OfARankThatCannotBeAreRefused) {
   Rank& rank = *ranks_[0];
@@ -90,11 +79,30 @@ TEST_F(Communicators, WithoutARankAreAnErrorInTimeAndEndWhenItComesLate) {
   EXPECT_TRUE(kept.expired());
 }
 
-TEST_F(Communicators, ThatNcclCannotMakeSayWhy) {
-  Rank& rank = *ranks_[0];
+TEST_F(Communicators, ThatOneRankCannotMakeOrPrepareSayWhyAtOnce) {
+  Rank& first = *ranks_[0];
   world_.fail(0, NcclCall::init, 1);
-  expect_error(Communicator::create(rank.context(), *rank.nccl->unique_id(), 1, 0),
+  expect_error(Communicator::create(first.context(), *first.nccl->unique_id(), 1, 0),
                ErrorCode::device, "communicator 'world': init: made to fail");
+  create();
+  world_.fail(0, NcclCall::allocate_segment, 1);
+  on_all([](Rank& rank) {
+    expect_error(rank.comm->prepare(), ErrorCode::device,
+                 rank.number == 0 ? "made to fail" : "rank 0 has failed");
+  });
+}
+
+TEST_F(Communicators, AbortedWhileTheyWaitForARankSayWhyAtOnce) {
+  create();
+  prepare();
+  Communicator& waiting = *ranks_[0]->comm;
+  std::thread aborts([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    waiting.abort("the user pressed a key");
+  });
+  expect_error(RegisteredBuffer::create(waiting, ranks_[0]->compute, 4_MiB), ErrorCode::device,
+               "aborted: the user pressed a key");
+  aborts.join();
 }
 
 TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
@@ -112,7 +120,7 @@ TEST_F(Communicators, PreparedByOneRankAloneAreAnErrorInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   EXPECT_FALSE(ranks_[0]->comm->status().ok());
   expect_error(ranks_[1]->comm->prepare(), ErrorCode::device,
-               "the communicator of rank 0 has ended: not all ranks came within its host_timeout");
+               "rank 0 has failed, or not all ranks came within its host_timeout");
   EXPECT_FALSE(ranks_[1]->comm->prepared());
 }
 

@@ -114,9 +114,7 @@ TEST_F(SimNcclRanksThatAreMissing, AreNamed) {
   expect_ok(sum(1));
   const std::string whole =
       "operation 1 of communicator 'many', all-reduce of 1.00 KiB of float32 (sum), 256 elements, "
-      "has "
-      "not ended "
-      "on rank 1 of 3: ranks 0, 2 have not come to it";
+      "has not ended on rank 1 of 3: ranks 0, 2 have not come to it";
   expect_error(finish(1), ErrorCode::device, whole);
   expect_error(nccl(1).destroy(comms_[1]), ErrorCode::device,
                "destroy: it would wait for ever: " + whole);

@@ -177,12 +177,13 @@ class Communicator {
   bool prepared() const;
 
   // Ends the capture, and agrees with the other ranks that all have captured the same operations: a
-  // graph that differs between ranks would wait forever. The host waits. All ranks call it; one
-  // whose communicator has ended tells the others, and waits 1 s at most. Other communicators (at
-  // most 12) may have operations in the capture if all their ranks are ranks of this one. Errors:
-  // invalid_argument (not prepared; a rank made another call that ranks agree in); capture (names a
-  // rank whose capture failed or differs, or whose communicator has ended); device (a rank did not
-  // call: the communicator has ended). After an error no rank has a graph.
+  // graph that differs between ranks would wait forever. (Sends and receives are not compared: they
+  // differ between ranks by nature.) The host waits. All ranks call it; one whose communicator has
+  // ended tells the others, and waits 1 s at most. Other communicators (at most 12) may have
+  // operations in the capture if all their ranks are ranks of this one. Errors: invalid_argument
+  // (not prepared; a rank made another call that ranks agree in); capture (names a rank whose
+  // capture failed or differs, or whose communicator has ended); device (a rank did not call: the
+  // communicator has ended). After an error no rank has a graph.
   Result<Graph> end_capture(CaptureScope& capture);
   // Launches the graph. This communicator, and each other one that has operations in the graph,
   // watches that the launch ends; a communicator that can't watch the launch is ended, though the

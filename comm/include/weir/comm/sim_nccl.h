@@ -56,11 +56,8 @@ enum class NcclCall {
   register_range,
 };
 
+// How many exist now, of all ranks together.
 struct SimCounts {
-  // Connections that operations made at first use; operations that were refused, since they would
-  // have connected in a capture.
-  std::uint64_t lazy_connections = 0, refused_in_captures = 0;
-  // How many exist now, of all ranks together.
   std::uint64_t communicators = 0, segments = 0, registrations = 0, streams = 0;
 };
 
