@@ -179,6 +179,24 @@ TEST_P(GraphScratchIsLent, NothingOfAPoolWhoseLaunchesAreNotTold) {
   free(output);
 }
 
+// As PyTorch replays graphs until the first page may be lent (launch_gate.h).
+TEST_P(GraphScratchIsLent, AndLaunchesThatDidNotTellKeepTheirPagesUntilTheyAreDone) {
+  if (GetParam() == Trust::told) GTEST_SKIP() << "there all launches are told";
+  GraphPool pool(*heap_, {.scratch = GraphScratch::lend});
+  void *output = nullptr, *const eager = written(32_MiB, a_);
+  Graph graph = graph_with(pool, 64_MiB, output);
+  free(eager);
+  free(written(32_MiB, b_));  // waits for an event behind the capture and before the launch
+  device_.finish();
+  ASSERT_TRUE(device_.launch_graph(graph.executable(), a_).ok());
+  void* const block = written(60_MiB, b_);
+  EXPECT_GT(pool.statistics().lent_bytes, 0_B);
+  launch(graph, a_);  // the block keeps its pages
+  expect_no_race();
+  free(block);
+  free(output);
+}
+
 TEST_P(GraphScratchIsLent, OnlyOfPoolsThatMay) {
   struct Case {
     HeapOptions heap;
