@@ -321,6 +321,39 @@ TEST_P(GraphScratchIsLent, GraphsOfPoolsThatTakeTurnsHoldWhatTheLargestNeeds) {
   free(output_of_other);
 }
 
+TEST_P(GraphScratchIsLent, InTurnsThatCreateAndReleaseNothing) {
+  using Sizes = std::vector<Bytes>;
+  for (const std::array<Sizes, 2>& scratch : {std::array{Sizes{128_MiB}, Sizes{128_MiB}},
+                                              {Sizes{160_MiB}, Sizes{40_MiB}},
+                                              {Sizes{6_MiB, 260_MiB}, Sizes{14_MiB, 200_MiB}},
+                                              {Sizes{3_GiB, 8_GiB}, Sizes{8_GiB, 1_GiB}}}) {
+    heap_ = std::make_unique<DeviceHeap>(device_, lends(GetParam()));
+    std::vector<std::unique_ptr<GraphPool>> pools;
+    std::vector<Graph> graphs;
+    std::vector<void*> outputs;
+    for (const Sizes& of_pool : scratch) {
+      pools.push_back(std::make_unique<GraphPool>(*heap_));
+      for (const Bytes bytes : of_pool) {
+        outputs.emplace_back();
+        graphs.push_back(graph_with(*pools.back(), bytes, outputs.back()));
+      }
+      device_.finish();
+    }
+    std::uint64_t calls = 0, maps = 0;
+    for (int turn = 0; turn < 6; ++turn) {
+      if (turn == 2) {
+        calls = device_.calls(DeviceCall::create) + device_.calls(DeviceCall::release);
+        maps = device_.calls(DeviceCall::map);
+      }
+      for (Graph& graph : graphs) launch(graph, a_);
+    }
+    EXPECT_EQ(device_.calls(DeviceCall::create) + device_.calls(DeviceCall::release), calls);
+    EXPECT_GT(device_.calls(DeviceCall::map), maps);
+    for (void* const output : outputs) free(output);
+    device_.finish();
+  }
+}
+
 TEST_P(GraphScratchIsLent, EveryDriverCallOfATurnMayFail) {
   for (const DeviceCall call : {DeviceCall::create, DeviceCall::release, DeviceCall::map,
                                 DeviceCall::set_access, DeviceCall::unmap}) {

@@ -70,6 +70,12 @@ Status PageSleep::take_memory(PageId id) {
   return {};
 }
 
+bool PageSleep::needs_memory(PageId id) const {
+  const auto found = heap_.tables.pages.all().find(id.value);
+  return found != heap_.tables.pages.all().end() && found->second.sleeps() &&
+         !may_forget(found->second);
+}
+
 Result<bool> PageSleep::renew_memory(PageId id) {
   mappings_.unmap_strays();
   const auto found = heap_.tables.pages.all().find(id.value);

@@ -49,6 +49,8 @@ class PageSleep {
     const auto found = heap_.tables.pages.all().find(page.value);
     return found != heap_.tables.pages.all().end() && found->second.has_memory();
   }
+  // Does somebody need the page, which has no memory?
+  bool needs_memory(PageId page) const;
   Bytes absent_bytes() const { return heap_.tables.absent_bytes; }
 
  private:

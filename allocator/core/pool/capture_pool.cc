@@ -21,13 +21,8 @@ CapturePool::CapturePool(std::uint64_t id, std::string tag, Pool::Shared shared,
       Pool(
           id, std::move(tag), events_, shared, options,
           [this](Bytes wanted, Bytes most) -> std::vector<PageHeap::UnmappedPage> {
-            if (!shares_pages()) return {};
-            HeapMemory::give_back_all(eager_->caching_heaps());
-            std::vector<PageHeap::UnmappedPage> pages =
-                eager_->pages().idle()->give_to_pool(wanted, most);
             FenceSet pending;
-            scratch_.add_of_others(pages, wanted, most, pending);
-            return pages;
+            return scratch_.pages_of_others(wanted, most, pending);
           },
           &eager),
       graphs_(shared_.device, *this, eager,

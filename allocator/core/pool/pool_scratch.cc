@@ -24,12 +24,8 @@ PoolScratch::PoolScratch(CapturePool& pool, Pool& own, const HeapOptions& option
     : pool_(pool),
       lends_(scratch.value_or(options.graph_scratch) == GraphScratch::lend && pool.shares_pages()),
       launches_told_(scratch.has_value()),
-      loans_(pool, own, pool.shared_.budget, [this, &own](Bytes wanted, FenceSet& pending) {
-        Pages pages;
-        add_of_others(pages, wanted, PageHeap::kUnlimited, pending);
-        const auto idle = own.pages().idle();
-        idle->take_from_pool(pages);  // what the driver refuses stays there
-        if (!pages.empty()) (void)idle->give_to_driver(wanted);
+      loans_(pool, own, pool.shared_.budget, [this](Bytes wanted, Bytes most, FenceSet& pending) {
+        return pages_of_others(wanted, most, pending);
       }) {}
 
 Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
@@ -132,11 +128,14 @@ PoolScratch::Pages PoolScratch::try_part_with(Bytes wanted, Bytes most, FenceSet
   return gone;
 }
 
-// (What `pages` are counts in the budget again once they are taken.)
-void PoolScratch::add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet& pending) {
+PoolScratch::Pages PoolScratch::pages_of_others(Bytes wanted, Bytes most, FenceSet& pending) {
+  if (!pool_.shares_pages()) return {};
+  Pool& own = *pool_.eager_;
+  HeapMemory::give_back_all(own.caching_heaps());
+  Pages pages = own.pages().idle()->give_to_pool(wanted, most);
   Bytes size;
   for (const UnmappedPage& page : pages) size += page.size;
-  if (!lends_ || size >= wanted || !pool_.shared_.budget.is_most(wanted)) return;
+  if (!lends_ || size >= wanted || !pool_.shared_.budget.is_most(wanted)) return pages;
   for (const std::shared_ptr<CapturePool>& other : pool_.shared_.lending.take()) {
     pool_.shared_.lending.enter(other->id(), other);
     if (other.get() == &pool_ || size >= wanted) continue;
@@ -146,6 +145,7 @@ void PoolScratch::add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet
       pages.push_back(page);
     }
   }
+  return pages;
 }
 
 void PoolScratch::look_at_launches() WEIR_NO_THREAD_ANALYSIS {

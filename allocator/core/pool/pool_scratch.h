@@ -64,9 +64,10 @@ class PoolScratch {
   // out_of_memory; device.
   Status take_back();
   void take_back_if_graphs_gone();
-  // If the device heap would otherwise hold more than ever, adds pages of other graph pools, which
-  // part with them, up to `wanted` bytes, and `most` in all. `pending`: as ScratchLoans has it.
-  void add_of_others(Pages& pages, Bytes wanted, Bytes most, FenceSet& pending);
+  // Idle pages of the device heap, and, if that would otherwise hold more than ever, pages that
+  // other graph pools part with: about `wanted` bytes, and at most `most`. `pending`: as
+  // ScratchLoans has it. (What is returned counts in the budget again once it is taken.)
+  Pages pages_of_others(Bytes wanted, Bytes most, FenceSet& pending);
 
  private:
   bool may_lend();

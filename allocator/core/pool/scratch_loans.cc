@@ -98,17 +98,42 @@ Status ScratchLoans::part_with_used(FenceSet& pending) {
   return {};
 }
 
+PhysicalHandle ScratchLoans::memory_of_others(Bytes size, FenceSet& pending) {
+  // (First those that are not larger: the largest go first.)
+  for (const Bytes most : {size, PageHeap::kUnlimited}) {
+    if (!budget_.is_most(size)) break;
+    std::vector<UnmappedPage> pages = others_(size, most, pending);
+    const auto same = std::find_if(pages.begin(), pages.end(),
+                                   [&](const UnmappedPage& page) { return page.size == size; });
+    PhysicalHandle memory;
+    if (same != pages.end()) {
+      memory = same->handle;
+      pages.erase(same);
+    }
+    const auto idle = own_.pages().idle();
+    idle->take_from_pool(pages);
+    if (memory != PhysicalHandle{}) return memory;
+    (void)idle->give_to_driver(size);  // what the driver refuses stays there
+  }
+  return {};
+}
+
 Status ScratchLoans::renew(bool waits_for_others, FenceSet& pending) {
   for (auto next = loans_.begin(); next != loans_.end();) {
     const auto at = next++;
-    const auto& [borrowed, memory, size] = at->second;
-    if (memory != PhysicalHandle{}) continue;
-    if (budget_.is_most(size)) (void)own_.pages().idle()->give_to_driver(size);
-    FenceSet of_others;
-    if (budget_.is_most(size)) others_(size, of_others);
-    if (waits_for_others) pending.join(of_others);
+    const PageId page{at->first};
+    if (at->second.memory != PhysicalHandle{}) continue;
+    if (pool_.pages().sleep()->needs_memory(page)) {
+      FenceSet of_others;
+      const PhysicalHandle memory = memory_of_others(at->second.size, of_others);
+      if (memory != PhysicalHandle{}) {
+        (void)pool_.pages().loans()->take_back(page, memory);
+      } else if (waits_for_others) {
+        pending.join(of_others);
+      }
+    }
     if (!pending.empty()) return {};
-    const Result<bool> renewed = pool_.pages().sleep()->renew_memory(PageId{at->first});
+    const Result<bool> renewed = pool_.pages().sleep()->renew_memory(page);
     if (!renewed) return renewed.error();
     loans_.erase(at);
   }

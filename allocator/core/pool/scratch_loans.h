@@ -32,8 +32,9 @@ namespace weir {
 
 class ScratchLoans {
  public:
-  // Has other graph pools part with so much, which is the driver's then.
-  using Others = std::function<void(Bytes wanted, FenceSet& pending)>;
+  // As PoolScratch::pages_of_others().
+  using Others =
+      std::function<std::vector<UnmappedPage>(Bytes wanted, Bytes most, FenceSet& pending)>;
   // `pool`: the graph pool; `own`: the device heap's own. Both must outlive this.
   ScratchLoans(Pool& pool, Pool& own, Budget& budget, Others others)
       : pool_(pool), own_(own), budget_(budget), others_(std::move(others)) {}
@@ -89,6 +90,9 @@ class ScratchLoans {
   bool is_over(const FenceSet& work, FenceSet& pending);
   // The page is the pool's again, and its loan goes; or its memory is the own pool's for good.
   Status settle(Loans::iterator loan, FenceSet& pending);
+  // Where the device heap would otherwise hold more than ever: a page of just this size, for good.
+  // None: as much memory went to the driver, as far as others could part with it.
+  PhysicalHandle memory_of_others(Bytes size, FenceSet& pending);
   // Pages without memory get other memory.
   Status renew(bool waits_for_others, FenceSet& pending);
   // Where lent pages lie that are free in the own pool, side by side as one; the others are
