@@ -10,6 +10,9 @@ namespace weir {
 
 struct TestAccess {
   static DeviceHeap::Impl& impl(DeviceHeap& heap) { return *heap.impl_; }
+  static auto& patience(DeviceHeap& heap, std::uint64_t pool) {
+    return impl(heap).pools.graph_pool(pool)->scratch().patience_;
+  }
   static auto& observer(DeviceHeap& heap) { return impl(heap).observer; }
   static Budget& budget(DeviceHeap& heap) { return impl(heap).budget; }
   static TileIndex& index(DeviceHeap& heap) { return impl(heap).registry.index(); }

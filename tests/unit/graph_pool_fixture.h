@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,9 +17,21 @@
 
 #include "weir/device_heap.h"
 #include "weir/graph_pool.h"
+#include "weir/interposed_device.h"
 #include "weir/sim_device.h"
 
 namespace weir::test {
+
+// Calls back, once, when the host waits for its work.
+class CallsAsTheHostWaits final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  Status synchronize(EventHandle event) override {
+    if (call) std::exchange(call, {})();
+    return ForwardingDevice::synchronize(event);
+  }
+  std::function<void()> call;
+};
 
 class GraphPools : public testing::Test {
  protected:

@@ -116,22 +116,11 @@ TEST_F(GraphPoolLimit, ARequestWithoutRoomSaysSoBesideMemoryOfAStreamThatIsCaptu
   Graph graph = end(capture);
 }
 
-// Calls back, once, when the host waits for its work.
-class CallsAsTheHostWaits final : public ForwardingDevice {
- public:
-  using ForwardingDevice::ForwardingDevice;
-  Status synchronize(EventHandle event) override {
-    if (call) std::exchange(call, {})();
-    return ForwardingDevice::synchronize(event);
-  }
-  std::function<void()> call;
-};
-
 // A capture that begins may wait for the device, under the pool's lock; for work, perhaps, that the
 // thread that frees has still to queue.
 TEST(GraphPoolLimits, AFreeOverALowerOneDoesNotWaitForAPoolWhoseCaptureBegins) {
   SimDevice sim;
-  CallsAsTheHostWaits device(sim);
+  test::CallsAsTheHostWaits device(sim);
   const Stream a = sim.new_stream(), b = sim.new_stream();
   DeviceHeap heap(device);
   void* const held = *heap.allocate(64_MiB, b);

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scratch of graphs, lent between launches.
 #include <array>
+#include <future>
 #include <map>
 #include <thread>
 
 #include "observe/statistics_fold.h"
+#include "tests/unit/core_test_access.h"
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
 namespace {
+
+using namespace std::chrono_literals;
 
 HeapOptions lends(Trust trust) {
   HeapOptions options;
@@ -417,6 +421,80 @@ TEST_P(GraphScratchIsLent, AThreadThatLaunchesWaitsNotForItself) {
   }
   launch(graph, a_);
   free(output);
+}
+
+TEST_P(GraphScratchIsLent, AThreadThatLaunchesForLongIsNotWaitedFor) {
+  GraphPool pool(*heap_);
+  void* output = nullptr;
+  Graph graph = graph_with(pool, 64_MiB, output);
+  launch(graph, a_);
+  free(written(60_MiB, b_));
+  TestAccess::patience(*heap_, pool.id()) = 0s;
+  {
+    const Result<GraphLaunch> begun = pool.begin_launch(a_);
+    ASSERT_TRUE(begun.ok());
+    std::thread([&] {
+      expect_error(graph.launch(a_), ErrorCode::invalid_argument, "another thread");
+    }).join();
+  }
+  launch(graph, a_);
+  free(output);
+}
+
+TEST_P(GraphScratchIsLent, ABorrowerThatGoesOnIsWaitedForOnce) {
+  test::CallsAsTheHostWaits device(device_);
+  heap_ = std::make_unique<DeviceHeap>(device, lends(GetParam()));
+  {
+    GraphPool pool(*heap_);
+    void* output = nullptr;
+    Graph graph = graph_with(pool, 64_MiB, output);
+    launch(graph, a_);
+    free(written(60_MiB, b_));
+    EXPECT_GT(pool.statistics().lent_bytes, 0_B);
+    int waits = 0;
+    const auto goes_on = [&](const auto& again) -> void {
+      free(written(60_MiB, b_));
+      if (++waits < 20) device.call = [&] { again(again); };
+    };
+    device.call = [&] { goes_on(goes_on); };
+    EXPECT_TRUE(pool.keep_scratch().ok());
+    EXPECT_LE(waits, 2);
+    device.call = {};
+    launch(graph, a_);
+    free(output);
+  }
+  device_.finish();
+  heap_ = std::make_unique<DeviceHeap>(device_);
+}
+
+TEST_P(GraphScratchIsLent, LaunchesOfOtherThreadsWaitForOneThatWaits) {
+  test::CallsAsTheHostWaits device(device_);
+  heap_ = std::make_unique<DeviceHeap>(device, lends(GetParam()));
+  {
+    GraphPool pool(*heap_);
+    void* output = nullptr;
+    Graph graph = graph_with(pool, 64_MiB, output);
+    for (int i = 0; i < 10; ++i) launch(graph, a_);
+    void* const block = written(60_MiB, b_);
+    std::thread other;
+    device.call = [&] {
+      std::promise<void> launched;
+      const std::future<void> done = launched.get_future();
+      other = std::thread([&, launched = std::move(launched)]() mutable {
+        launch(graph, a_);
+        launched.set_value();
+      });
+      EXPECT_EQ(done.wait_for(20ms), std::future_status::timeout);
+    };
+    EXPECT_TRUE(pool.keep_scratch().ok());
+    EXPECT_TRUE(other.joinable());
+    if (other.joinable()) other.join();
+    expect_no_race();
+    free(block);
+    free(output);
+  }
+  device_.finish();
+  heap_ = std::make_unique<DeviceHeap>(device_);
 }
 
 TEST_P(GraphScratchIsLent, ALaunchWithoutMemoryForWhatIsInUseIsRefusedAndLosesNothing) {

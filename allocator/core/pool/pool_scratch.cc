@@ -2,7 +2,6 @@
 #include "core/pool/pool_scratch.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,12 +11,6 @@
 #include "core/pool/launch_gate.h"
 
 namespace weir {
-namespace {
-
-// A launch takes microseconds.
-constexpr std::chrono::seconds kPatience{10};
-
-}  // namespace
 
 PoolScratch::PoolScratch(CapturePool& pool, Pool& own, const HeapOptions& options,
                          std::optional<GraphScratch> scratch)
@@ -29,18 +22,18 @@ PoolScratch::PoolScratch(CapturePool& pool, Pool& own, const HeapOptions& option
       }) {}
 
 Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!launching_.empty()) {
+  while (true) {
+    launched_.wait(pool_.mutex_, [this] { return !waits_; });
+    if (launching_.empty()) return {};
     const bool own =
         std::count(launching_.begin(), launching_.end(), std::this_thread::get_id()) > 0;
-    if (own || launched_.wait_until(pool_.mutex_, until) == std::cv_status::timeout) {
+    if (own || launched_.wait_for(pool_.mutex_, patience_) == std::cv_status::timeout) {
       return Error(ErrorCode::invalid_argument,
                    "graph pool " + std::to_string(pool_.id()) + ": " +
                        (own ? "this thread" : "another thread") +
                        " launches a graph of it, and has not ended the launch: do so first");
     }
   }
-  return {};
 }
 
 Error PoolScratch::none_left(const Error& error) const {
@@ -54,15 +47,18 @@ Error PoolScratch::none_left(const Error& error) const {
 
 template <class Call>
 Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
-  for (bool is_first = true; any(); is_first = false) {
+  for (bool waits = true; any(); waits = false) {
     if (Status ended = wait_for_launches(); !ended) return ended;
     FenceSet pending;
-    Status done = call(is_first, pending);
+    Status done = call(waits, pending);
     if (!done && done.error().code() == ErrorCode::out_of_memory) return none_left(done.error());
     if (!done || pending.empty()) return done;
+    waits_ = true;
     pool_.mutex_.unlock();
     Status waited = loans_.wait_for(pending);
     pool_.mutex_.lock();
+    waits_ = false;
+    launched_.notify_all();
     if (!waited) return waited;
   }
   return {};
@@ -70,9 +66,8 @@ Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
 
 Status PoolScratch::begin_launch(Stream stream) {
   const MutexLock lock(pool_.mutex_);
-  Status had = waiting([&](bool is_first, FenceSet& pending) {
-    return loans_.before_launch(stream, is_first, pending);
-  });
+  Status had = waiting(
+      [&](bool waits, FenceSet& pending) { return loans_.before_launch(stream, waits, pending); });
   if (!had) return had;
   Timelines& timelines = pool_.timelines();
   Status waited = timelines.wait(timelines.of(stream), pool_.graphs_.eager_work());
@@ -106,7 +101,7 @@ Status PoolScratch::keep(bool keep) {
 }
 
 bool PoolScratch::may_lend() WEIR_NO_THREAD_ANALYSIS {
-  if (pool_.capture_ || !launching_.empty() || keeps_ > 0) return false;
+  if (pool_.capture_ || !launching_.empty() || waits_ || keeps_ > 0) return false;
   if (!LaunchGate::close()) return false;
   if (!std::exchange(gate_closed_, true)) loans_.note_work_so_far();  // what did not tell
   return true;
@@ -170,15 +165,14 @@ void PoolScratch::note_graph(bool untold) {
 }
 
 Status PoolScratch::take_back() {
-  return waiting(
-      [&](bool is_first, FenceSet& pending) { return loans_.take_back(is_first, pending); });
+  return waiting([&](bool waits, FenceSet& pending) { return loans_.take_back(waits, pending); });
 }
 
 // What fails is tried again.
 void PoolScratch::take_back_if_graphs_gone() WEIR_NO_THREAD_ANALYSIS {
   if (!any() || pool_.graphs_.count() > 0 || pool_.graphs_.lingers() || !launching_.empty()) return;
   FenceSet pending;
-  (void)loans_.take_back(/*waits_for_others=*/false, pending);
+  (void)loans_.take_back(/*waits=*/false, pending);
   pool_.enter_as_sparing();
 }
 
@@ -191,7 +185,8 @@ void PoolScratch::try_take_back() {
 
 Status PoolScratch::part_with_lent() {
   const MutexLock lock(pool_.mutex_);
-  return waiting([&](bool, FenceSet& pending) { return loans_.part_with_used(pending); });
+  return waiting(
+      [&](bool waits, FenceSet& pending) { return loans_.part_with_used(waits, pending); });
 }
 
 }  // namespace weir

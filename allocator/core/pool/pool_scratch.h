@@ -8,6 +8,7 @@
 // Threads: self-synchronised by the graph pool's lock, but for the calls that want it held.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <optional>
 #include <thread>
@@ -70,13 +71,16 @@ class PoolScratch {
   Pages pages_of_others(Bytes wanted, Bytes most, FenceSet& pending);
 
  private:
+  friend struct TestAccess;
   bool may_lend();
-  // The lock is released meanwhile. Errors: invalid_argument (one is this thread's own, or they
-  // take too long: another thread may hold what this one has, and needs).
+  // Until no launch goes on, and no other thread waits for the device. The lock is released
+  // meanwhile. Errors: invalid_argument (a launch is this thread's own, or takes too long: another
+  // thread may need what this one holds).
   Status wait_for_launches();
   Error none_left(const Error& error) const;
   // Makes the call, and waits with the lock released for what it says is pending, until it has done
-  // all, while no launch goes on.
+  // all, while no launch goes on. That takes three calls at most: nothing of the pool is lent or
+  // launched meanwhile, so the second adds no more than launches so far, and the third nothing.
   template <class Call>
   Status waiting(Call&& call);
   Pages try_part_with(Bytes wanted, Bytes most, FenceSet& pending);
@@ -88,7 +92,10 @@ class PoolScratch {
   int keeps_ = 0;                           // reasons to lend nothing
   bool gate_closed_ = false;                // and what launches used until then is known
   std::vector<std::thread::id> launching_;  // who is between begin_launch() and end_launch()
-  std::condition_variable_any launched_;
+  bool waits_ = false;                      // somebody waits for the device, without the lock
+  std::condition_variable_any launched_;    // nobody does either any more
+  // A launch takes microseconds.
+  std::chrono::seconds patience_{10};
 };
 
 }  // namespace weir

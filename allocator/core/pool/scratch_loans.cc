@@ -65,21 +65,25 @@ bool ScratchLoans::is_over(const FenceSet& work, FenceSet& pending) {
   return false;
 }
 
-Status ScratchLoans::settle(Loans::iterator at, FenceSet& pending) {
+Status ScratchLoans::settle(Loans::iterator at, bool waits, FenceSet& pending) {
   const PageId page{at->first};
   Loan& loan = at->second;
   bool is_back = false;
   if (const auto own = own_.pages().loans(); own->idle(loan.borrowed)) {
-    if (!is_over(own->users(loan.borrowed), pending)) return {};
-    if (Status given = own->give_back(loan.borrowed); !given) return given;
-    is_back = true;
+    FenceSet users;
+    if (is_over(own->users(loan.borrowed), users)) {
+      if (Status given = own->give_back(loan.borrowed); !given) return given;
+      is_back = true;
+    } else if (waits) {
+      return pending.join(users), Status();
+    }
   }
   if (is_back) {
     const PhysicalHandle memory = std::exchange(loan.memory, {});
     if (pool_.pages().loans()->take_back(page, memory)) loans_.erase(at);
     return {};
   }
-  // It is in use. The graph's page is about to be unmapped.
+  // The own pool keeps it. The graph's page is about to be unmapped.
   if (!is_over(launches_, pending)) return {};
   if (Status unmapped = pool_.pages().loans()->part_with(page); !unmapped) return unmapped;
   own_.pages().loans()->keep(loan.borrowed);
@@ -87,13 +91,13 @@ Status ScratchLoans::settle(Loans::iterator at, FenceSet& pending) {
   return {};
 }
 
-Status ScratchLoans::part_with_used(FenceSet& pending) {
+Status ScratchLoans::part_with_used(bool waits, FenceSet& pending) {
   if (!any()) return {};
   HeapMemory::give_back_all(own_.caching_heaps());
   for (auto next = loans_.begin(); next != loans_.end();) {
     const auto at = next++;
     if (at->second.memory == PhysicalHandle{}) continue;
-    if (Status settled = settle(at, pending); !settled) return settled;
+    if (Status settled = settle(at, waits, pending); !settled) return settled;
   }
   return {};
 }
@@ -118,7 +122,7 @@ PhysicalHandle ScratchLoans::memory_of_others(Bytes size, FenceSet& pending) {
   return {};
 }
 
-Status ScratchLoans::renew(bool waits_for_others, FenceSet& pending) {
+Status ScratchLoans::renew(bool waits, FenceSet& pending) {
   for (auto next = loans_.begin(); next != loans_.end();) {
     const auto at = next++;
     const PageId page{at->first};
@@ -128,7 +132,7 @@ Status ScratchLoans::renew(bool waits_for_others, FenceSet& pending) {
       const PhysicalHandle memory = memory_of_others(at->second.size, of_others);
       if (memory != PhysicalHandle{}) {
         (void)pool_.pages().loans()->take_back(page, memory);
-      } else if (waits_for_others) {
+      } else if (waits) {
         pending.join(of_others);
       }
     }
@@ -140,12 +144,12 @@ Status ScratchLoans::renew(bool waits_for_others, FenceSet& pending) {
   return {};
 }
 
-Status ScratchLoans::take_back(bool waits_for_others, FenceSet& pending) {
-  Status parted = part_with_used(pending);
-  return parted && pending.empty() ? renew(waits_for_others, pending) : std::move(parted);
+Status ScratchLoans::take_back(bool waits, FenceSet& pending) {
+  Status parted = part_with_used(waits, pending);
+  return parted && pending.empty() ? renew(waits, pending) : std::move(parted);
 }
 
-Result<std::vector<Range>> ScratchLoans::free_ranges(FenceSet& pending) {
+Result<std::vector<Range>> ScratchLoans::free_ranges(bool waits, FenceSet& pending) {
   std::vector<Range> ranges;
   bool gave_back = false;
   for (auto next = loans_.begin(); next != loans_.end();) {
@@ -160,7 +164,7 @@ Result<std::vector<Range>> ScratchLoans::free_ranges(FenceSet& pending) {
     }
     if (free && free->size > 0_B && pool_.pages().loans()->is_whole(PageId{at->first})) {
       ranges.push_back(*free);
-    } else if (Status settled = settle(at, pending); !settled) {
+    } else if (Status settled = settle(at, waits, pending); !settled) {
       return std::move(settled).error();
     }
   }
@@ -190,18 +194,19 @@ Status ScratchLoans::take(const std::vector<Range>& ranges, Stream stream) {
   return {};
 }
 
-Status ScratchLoans::before_launch(Stream stream, bool waits_for_others, FenceSet& pending) {
+Status ScratchLoans::before_launch(Stream stream, bool waits, FenceSet& pending) {
   Status status;
   for (int attempt = 0; attempt < kAttempts && any(); ++attempt) {
-    const Result<std::vector<Range>> ranges = free_ranges(pending);
+    const Result<std::vector<Range>> ranges = free_ranges(waits, pending);
     if (!ranges) return ranges.error();
-    if (pending.empty()) status = renew(waits_for_others, pending);
+    if (pending.empty()) status = renew(waits, pending);
     if (!pending.empty()) return {};
     if (!status) return status;
     status = take(*ranges, stream);
     if (status) return status;
     after_launch(stream, /*launched=*/false);
     if (status.error().code() == ErrorCode::capture) {
+      if (!waits) break;
       // The stream can't wait, as no event of the context can be recorded: the host does.
       for (const auto& [page, loan] : loans_) {
         pending.join(own_.pages().loans()->users(loan.borrowed));
@@ -211,7 +216,7 @@ Status ScratchLoans::before_launch(Stream stream, bool waits_for_others, FenceSe
     if (status.error().code() != ErrorCode::invalid_argument) return status;
   }
   // Others are always first: the graph gets back what is free, and other memory for the rest.
-  return status ? Status() : take_back(waits_for_others, pending);
+  return status ? Status() : take_back(waits, pending);
 }
 
 void ScratchLoans::after_launch(Stream stream, bool launched) {

@@ -60,24 +60,26 @@ class ScratchLoans {
   // The calls below add to `pending` the work, in the own pool's timelines, that the host has to
   // wait for before they can do more: with no lock held, and then they are called again. If they
   // add none, they have done all.
-  // `waits_for_others`: before new memory is created, other graph pools part with theirs once
-  // launches are done; who goes on launching can't be waited for.
+  // `waits`: also for work on lent pages that are free, and, before new memory is created, for
+  // launches of other graph pools, which part with theirs then. Others may go on with both: so a
+  // call that does not wait lets the own pool keep such pages, and creates memory. All that it adds
+  // are earlier launches of this pool.
 
   // Pages that are the caller's, at least `wanted` bytes, or all that may go, and at most `most`.
   std::vector<UnmappedPage> part_with(Bytes wanted, Bytes most, FenceSet& pending);
   // A graph is about to be launched on the stream: what it uses is its own until after_launch(), if
   // nothing is pending. Errors: out_of_memory, device: the graph is not to be launched.
-  Status before_launch(Stream stream, bool waits_for_others, FenceSet& pending);
+  Status before_launch(Stream stream, bool waits, FenceSet& pending);
   // `launched`: it was.
   void after_launch(Stream stream, bool launched);
   // Earlier work may use what was captured, and so may launches that were not told.
   void note_work_so_far();
   // Nothing is lent any more; pages that no graph needs, and that the own pool keeps, go. Errors:
   // as before_launch().
-  Status take_back(bool waits_for_others, FenceSet& pending);
+  Status take_back(bool waits, FenceSet& pending);
   // Nothing is lent any more, but what is in use stays without memory until take_back(), or the
   // next launch. Errors: device.
-  Status part_with_used(FenceSet& pending);
+  Status part_with_used(bool waits, FenceSet& pending);
 
  private:
   struct Loan {
@@ -89,15 +91,15 @@ class ScratchLoans {
 
   bool is_over(const FenceSet& work, FenceSet& pending);
   // The page is the pool's again, and its loan goes; or its memory is the own pool's for good.
-  Status settle(Loans::iterator loan, FenceSet& pending);
+  Status settle(Loans::iterator loan, bool waits, FenceSet& pending);
   // Where the device heap would otherwise hold more than ever: a page of just this size, for good.
   // None: as much memory went to the driver, as far as others could part with it.
   PhysicalHandle memory_of_others(Bytes size, FenceSet& pending);
   // Pages without memory get other memory.
-  Status renew(bool waits_for_others, FenceSet& pending);
+  Status renew(bool waits, FenceSet& pending);
   // Where lent pages lie that are free in the own pool, side by side as one; the others are
   // settled.
-  Result<std::vector<Range>> free_ranges(FenceSet& pending);
+  Result<std::vector<Range>> free_ranges(bool waits, FenceSet& pending);
   Status take(const std::vector<Range>& ranges, Stream stream);
 
   Pool& pool_;
