@@ -32,14 +32,13 @@ bool ScratchLoans::has_scratch() const {
 
 std::vector<UnmappedPage> ScratchLoans::lend(Bytes wanted) {
   std::vector<UnmappedPage> lent;
-  const std::optional<TimelineId> context = own_.timelines().context();
   const auto loans = pool_.pages().loans(std::try_to_lock);
   if (!loans) return lent;
   for (const PageLoans::Loan& loan : loans->lend(wanted, PageHeap::kUnlimited)) {
     const PageId borrowed = budget_.next_page();
     const auto& [memory, size, none] = loan.memory;
     loans_.insert_or_assign(loan.page.value, Loan{borrowed, memory, size});
-    lent.push_back({memory, size, Lent{borrowed, pool_.id(), context ? context : launched_on_}});
+    lent.push_back({memory, size, Lent{borrowed, pool_.id(), user_}});
   }
   return lent;
 }
@@ -222,8 +221,8 @@ Status ScratchLoans::before_launch(Stream stream, bool waits, FenceSet& pending)
 void ScratchLoans::after_launch(Stream stream, bool launched) {
   for (const Address block : std::exchange(taken_, {})) heap_->give_back(block);
   if (!launched) return;
-  launched_on_ = own_.timelines().of(stream);
-  launches_.join(own_.timelines().release_point(*launched_on_));
+  user_ = own_.timelines().context().value_or(own_.timelines().of(stream));
+  launches_.join(own_.timelines().release_point(*user_));
 }
 
 // (Where uses are told, launches are, and for other work the host waits as a capture begins.)

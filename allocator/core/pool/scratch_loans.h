@@ -107,8 +107,10 @@ class ScratchLoans {
   Budget& budget_;
   const Others others_;
   Loans loans_;
-  std::optional<TimelineId> launched_on_;  // the last launch's stream, in the own pool's timelines
-  FenceSet launches_;  // behind launches, and what used the memory before, likewise
+  // In the own pool's timelines: whom borrowers wait for, the context or the last launch's stream,
+  // and what is behind launches, and what used the memory before.
+  std::optional<TimelineId> user_ = own_.timelines().context();
+  FenceSet launches_;
   // For a launch that is under way.
   StreamHeap* heap_ = nullptr;
   std::vector<Address> taken_;
