@@ -99,7 +99,7 @@ class EventCoder {
  public:
   // Times never fall.
   void encode(const Event& event, std::string& out);
-  // Nothing: `in` has failed.
+  // Nothing: `in` has failed. A kind from kEventKinds on is a later version's.
   std::optional<Event> decode(PayloadReader& in);
 
  private:

@@ -69,7 +69,8 @@ class Reading {
   std::unordered_map<std::uint64_t, std::uint32_t> frames_, stacks_;
   std::size_t stack_entries_ = 0, text_ = 0;
   Nanoseconds time_;
-  std::uint64_t unreadable_ = 0;  // blocks whose payload makes no sense, from some place on
+  std::optional<EventKind> unknown_;  // of a later version: the last that was left out
+  std::uint64_t unreadable_ = 0;      // blocks whose payload makes no sense, from some place on
   bool has_header_ = false, ended_ = false, full_ = false, has_events_ = false;
 };
 
@@ -134,6 +135,7 @@ void Reading::take_events(const RecordingBlocks::Block& block) {
 // False: there is no room for more.
 bool Reading::take_event(const Event& event, bool initial) {
   if (recording_.events.size() >= options_.most_events) return full_ = true, false;
+  if (static_cast<int>(event.kind) >= kEventKinds) return unknown_ = event.kind, true;
   Event mine = event;
   mine.time = time_ = std::max(time_, event.time);
   const auto stack = stacks_.find(event.stack);
@@ -186,6 +188,12 @@ std::string Reading::damage(const RecordingBlocks& blocks) const {
   }
   if (unreadable_ > 0) {
     add(fmt::format("{} not decodable, and read as far as possible", parts_of_it(unreadable_)));
+  }
+  if (unknown_) {
+    add(
+        fmt::format("events of kind {}, which this version of Weir does not know, were left out: "
+                    "read it with the version that wrote it",
+                    static_cast<int>(*unknown_)));
   }
   if (!has_header_) add("the header is missing: program and device are unknown");
   if (cut) {

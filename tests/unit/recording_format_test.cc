@@ -175,8 +175,7 @@ TEST(RecordingFormat, ImpossibleEventsFail) {
   };
   const std::string most32 = varint(zigzag(0xffff'ffff)), more32 = varint(zigzag(0x1'0000'0000));
   const std::string latest = varint(std::numeric_limits<std::int64_t>::max());
-  EXPECT_TRUE(is_event(bytes_of({kEventKinds - 1, 0, 0})));
-  EXPECT_FALSE(is_event(bytes_of({kEventKinds, 0, 0})));
+  EXPECT_TRUE(is_event(bytes_of({kEventKinds, 0, 0}))) << "a later version's";
   EXPECT_TRUE(is_event(bytes_of({0}) + latest + bytes_of({0})));
   EXPECT_FALSE(is_event(bytes_of({0}) + varint(std::uint64_t{1} << 63) + bytes_of({0})));
   EXPECT_FALSE(is_event(bytes_of({0, 0, 0x80, 0x10})));  // a twelfth field

@@ -188,6 +188,26 @@ TEST_F(RecordingReader, ABlockOfAnUnknownKindIsDamageAndTheRestIsRead) {
   EXPECT_EQ(recording.events.size(), all);
 }
 
+TEST_F(RecordingReader, LeavesOutEventsOfALaterVersionsKindsAndNamesOne) {
+  const Event known = allocated(1 << 20, 900_B, 2_ns, 1), last = freed(known, 4_ns);
+  {
+    const auto recorder = open({.program = "p", .device = "d"});
+    recorder->on_start({});
+    recorder->on_event(known);
+    recorder->on_event(
+        {.kind = static_cast<EventKind>(kEventKinds), .time = 3_ns, .bytes = 8_MiB, .pool = 5});
+    recorder->on_event(last);
+  }
+  const Recording recording = read();
+  expect_sound(recording);
+  ASSERT_THAT(recording.events, SizeIs(2));
+  EXPECT_EQ(recording.events.back().kind, EventKind::deallocate);
+  EXPECT_EQ(recording.events.back().time, 4_ns);
+  EXPECT_EQ(recording.damage, "events of kind " + std::to_string(kEventKinds) +
+                                  ", which this version of Weir does not know, were left out: "
+                                  "read it with the version that wrote it");
+}
+
 TEST_F(RecordingReader, ABlockThatIsLeftOutIsMissed) {
   const std::string whole = record();
   const std::size_t first = whole.find(recording_format::kSync, 40);
