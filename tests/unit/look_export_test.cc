@@ -224,6 +224,36 @@ TEST(WriteMemoryViz, HistoryHasEventsAsPytorchNamesThem) {
   EXPECT_THAT(viz["segments"], IsEmpty());
 }
 
+TEST(EveryViewer, ShowsLentScratch) {
+  HandMade made;
+  made.page(0).map(0, kAt);
+  made.add({.kind = EventKind::create, .page = {1}, .bytes = 2_MiB, .pool = 7})
+      .map(1, kAt + 2097152);
+  made.add({.kind = EventKind::create, .page = {2}, .bytes = 2_MiB, .pool = 7})
+      .map(2, kAt + 4194304);
+  made.add({.kind = EventKind::keep, .page = {2}, .bytes = 2_MiB, .pool = 7});
+  made.allocate(kAt, 512_B);
+  const auto viz =
+      nlohmann::json::parse(exported(made.recording, LookFormat::memory_viz, "v.json"));
+  std::vector<std::string> maps;
+  for (const auto& event : viz["device_traces"][0]) {
+    if (event["action"] == "segment_map") maps.push_back(event["frames"][0]["name"]);
+  }
+  EXPECT_THAT(maps,
+              ElementsAre("page 0: mapped here", "page 1, scratch lent by pool 7: mapped here",
+                          "page 2, scratch lent by pool 7: mapped here"));
+  ASSERT_EQ(viz["segments"].size(), 1u);
+  EXPECT_EQ(viz["segments"][0]["frames"][0]["name"],
+            "2097152 bytes of it are scratch lent by graph pools");
+  const auto perfetto =
+      nlohmann::json::parse(exported(made.recording, LookFormat::perfetto, "p.json"));
+  std::vector<std::uint64_t> lent;
+  for (const auto& event : perfetto["traceEvents"]) {
+    if (event["name"] == "lent") lent.push_back(event["args"]["bytes"]);
+  }
+  EXPECT_THAT(lent, ElementsAre(2097152, 4194304, 2097152));
+}
+
 TEST(WriteMemoryViz, TextThatIsNoUtf8OrFullOfQuotesStaysText) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 100_B);

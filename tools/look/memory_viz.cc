@@ -74,9 +74,15 @@ class MemoryViz {
     std::size_t i = 0;
     for (const Event& event : recording_.events) {
       changes_.clear();
+      if (event.kind == EventKind::create && event.pool != 0) {
+        lenders_[event.page.value] = event.pool;
+      }
       visible_.on_event(event, changes_);
       if (i >= recording_.initial) {
         for (const VisibleRangeChange& change : changes_) segment_event(change, event.time);
+      }
+      if (event.kind == EventKind::release || event.kind == EventKind::keep) {
+        lenders_.erase(event.page.value);
       }
       if (event.kind == EventKind::allocate) at_[event.address.value] = next_++;
       if (i >= recording_.initial) trace_event(event);
@@ -131,7 +137,11 @@ class MemoryViz {
     const std::string_view why = change.visible && change.why != VisibleRangeChange::Why::mapped
                                      ? "shown here now: mapped here already"
                                      : kWhy[static_cast<std::size_t>(change.why)];
-    ours(fmt::format("page {}: {}", change.range.page.value, why));
+    const auto lender = lenders_.find(change.range.page.value);
+    ours(fmt::format(
+        "page {}{}: {}", change.range.page.value,
+        lender == lenders_.end() ? "" : fmt::format(", scratch lent by pool {}", lender->second),
+        why));
     writer_.end_list();
     writer_.end_dict();
   }
@@ -196,7 +206,10 @@ class MemoryViz {
   void segment(std::span<const VisibleRange> ranges) {
     const std::uint64_t begin = ranges.front().at.value;
     const std::uint64_t end = ranges.back().at.value + ranges.back().bytes.count;
-    Bytes live, requested;
+    Bytes live, requested, lent;
+    for (const VisibleRange& range : ranges) {
+      if (lenders_.contains(range.page.value)) lent += range.bytes;
+    }
     for (const auto& [address, block] : live_in(begin, end)) {
       live += lifetimes_.blocks[block].bytes;
       requested += lifetimes_.blocks[block].requested;
@@ -220,7 +233,14 @@ class MemoryViz {
     writer_.key("is_expandable");
     writer_.boolean(true);
     writer_.key("frames");
-    shared_frames(0, serves.stream, serves.pool);
+    if (lent == 0_B) {
+      shared_frames(0, serves.stream, serves.pool);
+    } else {
+      writer_.begin_list();
+      ours(fmt::format("{} bytes of it are scratch lent by graph pools", lent.count));
+      frames(0, serves.stream, serves.pool);
+      writer_.end_list();
+    }
     writer_.key("blocks");
     blocks(begin, end);
     writer_.end_dict();
@@ -363,6 +383,7 @@ class MemoryViz {
   PlainWriter& writer_;
   OutputFile& file_;
   VisibleMapping visible_;
+  std::unordered_map<std::uint32_t, std::uint64_t> lenders_;   // by PageId: GraphPool::id()
   std::vector<VisibleRangeChange> changes_;                    // scratch
   std::unordered_map<std::uint64_t, std::uint32_t> at_;        // live blocks, by address
   std::vector<std::pair<std::uint64_t, std::uint32_t>> live_;  // the same at the end, in order

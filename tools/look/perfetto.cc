@@ -28,6 +28,7 @@ class Perfetto {
     json_.begin_list();
     process();
     memory();
+    lent();
     marks();
     events();
     used_bytes();
@@ -55,6 +56,24 @@ class Perfetto {
         counter("reserved", point.time, point.reserved);
       last = point;
     });
+  }
+
+  // Scratch that graph pools lend.
+  void lent() {
+    std::map<std::uint32_t, Bytes> pages;
+    Bytes lent;
+    for (const Event& event : recording_.events) {
+      if (event.kind == EventKind::create && event.pool != 0) {
+        lent += pages[event.page.value] = event.bytes;
+      } else if (event.kind == EventKind::release || event.kind == EventKind::keep) {
+        const auto gone = pages.extract(event.page.value);
+        if (!gone) continue;
+        lent -= gone.mapped();
+      } else {
+        continue;
+      }
+      counter("lent", event.time, lent);
+    }
   }
 
   void marks() {
@@ -105,6 +124,7 @@ class Perfetto {
       case EventKind::unmap:
       case EventKind::lease:
       case EventKind::unlease:
+      case EventKind::keep:
         return instant("pages", event.time, std::string(name_of(event.kind)),
                        {{"page", event.page.value},
                         {"bytes", event.bytes.count},
