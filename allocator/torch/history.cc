@@ -106,12 +106,15 @@ void History::annotate(const std::vector<std::pair<std::string, std::string>>& m
 void History::on_start(std::span<const Event> initial) {
   const std::lock_guard lock(mutex_);
   segments_.clear();
+  lenders_.clear();
   for (const Event& event : initial) note_owners(event);
 }
 
 // With mutex_ held.
 void History::note_owners(const Event& event) {
   if (event.kind == EventKind::heap_open) heaps_[event.heap.value] = {event.stream, event.pool};
+  if (event.kind == EventKind::create && event.pool != 0) lenders_[event.page] = event.pool;
+  if (event.kind == EventKind::release || event.kind == EventKind::keep) lenders_.erase(event.page);
   if (event.kind == EventKind::map) {
     segments_[event.address] = {event.bytes, heaps_[event.heap.value], origin()};
   }
@@ -127,8 +130,15 @@ void History::on_event(const Event& event) {
   const Action of_pages = comes ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
   const Owner owner = segments_[event.address].owner;
   if (!comes) segments_.erase(event.address);
+  std::string lent;
+  if (const auto lender = lenders_.find(event.page); lender != lenders_.end()) {
+    const PoolId pool = pool_(lender->second);
+    lent = "scratch lent by pool (" + std::to_string(pool.first) + ", " +
+           std::to_string(pool.second) + ")";
+  }
   add(event.plain ? of_plain : of_pages, event.address, event.bytes,
-      streams_.handle_of(owner.stream), pool_(owner.pool), origin());
+      streams_.handle_of(owner.stream), pool_(owner.pool), origin(),
+      lent.empty() ? nullptr : &lent);
 }
 
 // With mutex_ held.

@@ -130,6 +130,7 @@ class History final : public EventSink {
     Context context;  // that it comes of
   };
   std::map<Address, Segment> segments_;                  // guarded by mutex_; mapped
+  std::map<PageId, std::uint64_t> lenders_;              // guarded by mutex_; of lent pages
   std::vector<native::AllocatorTraceTracker> trackers_;  // guarded by mutex_
 };
 

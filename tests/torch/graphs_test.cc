@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -306,6 +307,21 @@ TEST_F(GraphsThatLendScratch, OfMemoryThatIsNotWeirsAreLaunchedWithoutAWord) {
     EXPECT_TRUE(keep_scratch(pools, pool, true).ok());
   }
   check(pools.release(kCustom));
+}
+
+// As torch.cuda.memory._snapshot() has it.
+TEST_F(GraphsThatLendScratch, NameItInTheHistoryOfSegments) {
+  const ExecutableHandle step = graph();
+  replay(step);
+  backend_.recordHistory(true, nullptr, 100, {}, false, {});
+  backend_.raw_delete(written(other_, kScratch + kEager));
+  const auto snapshot = backend_.snapshot({0, 0}, true);
+  std::set<std::string> said;
+  for (const auto& entry : snapshot.device_traces.at(0)) {
+    if (entry.action_ == native::TraceEntry::SEGMENT_MAP) said.insert(entry.user_metadata_);
+  }
+  EXPECT_THAT(said, testing::ElementsAre("", "scratch lent by pool (0, 7)"));
+  backend_.recordHistory(false, nullptr, 1, {}, true, {});
 }
 
 // As torch.cuda.memory_stats() and memory_snapshot() have it.
