@@ -134,7 +134,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void end_agreement();
   void await_late(Nanoseconds longest);
   Status connect(Stream stream);
-  Status meet(Status mine);
+  Status tell(Status mine);
   Status connect_all(Stream stream, Address memory, std::uint64_t whole);
 
   std::mutex calls_;                // one call at a time; guards captures_
@@ -143,6 +143,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   Captures captures_;
   Watchdog watchdog_;
   std::atomic<CommHandle> control_{};  // that ranks agree with; 0 before prepare()
+  std::atomic<bool> gave_up_ = false;  // prepare() waits for its call no more
   std::uint64_t group_ = 0;            // Entry::group, from prepare() on
   std::vector<const void*> used_;      // by the group that is queued; kept for its capacity
 

@@ -10,6 +10,7 @@
 
 #include "comm/bounded.h"
 #include "comm/comm_state.h"
+#include "weir/log.h"
 
 namespace weir {
 namespace {
@@ -33,9 +34,9 @@ Status CommState::prepare() {
   if (prepared) return {};
   const Result<Stream> stream = captures_.eager_stream();
   if (!stream) return stream.error();
-  // What connects waits for the other ranks inside NCCL.
   const std::optional<Status> connected =
       in_time(options.host_timeout, [this, stream = *stream] { return connect(stream); });
+  gave_up_ = !connected;
   prepared = connected && *connected;
   if (prepared) return {};
   fail(connected
@@ -44,38 +45,39 @@ Status CommState::prepare() {
   return status().error();
 }
 
-// Ranks meet before they connect: none waits for one that has no memory.
+// Ranks tell each other how they are before they connect, as one may have no memory, and after.
 Status CommState::connect(Stream stream) {
   const std::uint64_t whole = std::max(kLarge / 4, static_cast<std::uint64_t>(ranks));
   const Result<Address> memory = allocate_segment(context, Bytes{8 * whole});
-  Status ended = meet(memory ? Status() : memory.error());
-  if (!memory) return ended;
-  if (ended) ended = connect_all(stream, *memory, whole);
-  Status freed = context.nccl.free_segment(*memory);
-  return ended ? std::move(freed) : std::move(ended);
+  if (!memory) log(LogLevel::error, error(memory.error()).message());  // others may never come
+  const auto control = [&] {
+    const auto nccl_call = lock_nccl();
+    return context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
+  }();
+  Status ended = control ? Status() : control.error();
+  if (control) {
+    control_ = *control;
+    ended = tell(memory ? Status() : memory.error());
+  }
+  if (ended) return tell(connect_all(stream, *memory, whole));
+  if (memory) (void)context.nccl.free_segment(*memory);
+  return memory ? std::move(ended) : Status(memory.error());
 }
 
-Status CommState::meet(Status mine) {
+// All go on, or none: who has failed, or waits no more, says 0. Rank 0 numbers the communicator.
+Status CommState::tell(Status mine) {
   const auto nccl_call = lock_nccl();
-  const Result<CommHandle> control =
-      context.nccl.split(handle, 0, rank, {.name = options.name + " control", .max_ctas = 1});
-  if (!control) return control.error();
-  control_ = *control;
-  // Its first operation, which connects it: rank 0 numbers the communicator. A rank that has failed
-  // or given up says 0.
   if (mine) mine = status();
   std::random_device random;
-  const std::uint64_t number = mine ? std::uint64_t{random()} << 32 | random() | 1 : 0;
-  const auto all = context.nccl.host_all_gather(*control, std::as_bytes(std::span(&number, 1)),
+  const std::uint64_t number = mine && !gave_up_ ? std::uint64_t{random()} << 32 | random() | 1 : 0;
+  const auto all = context.nccl.host_all_gather(control_, std::as_bytes(std::span(&number, 1)),
                                                 options.host_timeout);
   if (!mine) return mine;
   if (!all) return all.error();
   for (std::size_t other = 0; other < all->size(); ++other) {
     if (number_in_bytes<std::uint64_t>((*all)[other]) != 0) continue;
     return Error(ErrorCode::device,
-                 fmt::format("prepare: rank {} has failed, or not all ranks came within its "
-                             "host_timeout: its own error says which",
-                             other));
+                 fmt::format("prepare: rank {} has failed, or waits no more", other));
   }
   group_ = number_in_bytes<std::uint64_t>(all->front());
   return {};
@@ -114,7 +116,9 @@ Status CommState::connect_all(Stream stream, Address memory, std::uint64_t whole
   }
   if (first) first = enqueue(pairs, stream);
   Status finished = host_wait(context.device, stream);  // prepare() bounds it
-  return first ? std::move(finished) : std::move(first);
+  if (first) first = std::move(finished);
+  Status freed = context.nccl.free_segment(memory);
+  return first ? std::move(freed) : std::move(first);
 }
 
 Result<std::vector<std::vector<CommState::Entry>>> CommState::agree(
