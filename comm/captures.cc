@@ -45,14 +45,11 @@ Result<Stream> Captures::eager_stream() {
 
 Status Captures::destroy() {
   Status first;
-  const auto note = [&](Status status) {
-    if (first && !status) first = std::move(status);
-  };
   if (eager_) forked_.push_back(*eager_);
   eager_.reset();
   for (const Stream stream : std::exchange(forked_, {})) {
-    note(heap_.retire(stream));
-    note(nccl_.destroy_stream(stream));
+    Status retired = heap_.retire(stream), destroyed = nccl_.destroy_stream(stream);
+    if (first) first = retired ? std::move(destroyed) : std::move(retired);
   }
   captured_.clear();
   return first;

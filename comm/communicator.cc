@@ -213,6 +213,7 @@ Result<std::optional<Communicator>> Communicator::split(int color, int key,
                      return nccl.split(parent.handle, color, key, {.name = name});
                    });
   if (!handle) {
+    if (Status works = parent.status(); !works) return std::move(works).error();
     return parent.error(handle.error().code(),
                         fmt::format("split into '{}': {}", options.name, handle.error().message()));
   }

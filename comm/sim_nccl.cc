@@ -228,9 +228,7 @@ class SimNccl final : public Nccl {
 
   Status destroy(CommHandle comm) override {
     if (fails(NcclCall::destroy)) return refused("destroy", "made to fail");
-    Mine* const mine = find(comm);
-    if (mine == nullptr) return refused("destroy", "there is no such communicator");
-    for (const auto& [key, line] : mine->lines) {
+    for (const auto& [key, line] : lines(comm)) {
       const Status ended = line->await_all();
       if (!ended) return refused("destroy", "it would wait for ever: " + ended.error().message());
     }
@@ -377,13 +375,10 @@ class SimNccl final : public Nccl {
     const Lock lock(world_->mutex);
     return happens(state_.failing[call]);
   }
-  // Null: there is none.
-  Mine* find(CommHandle comm) {
+  Mine& at(CommHandle comm) {
     const Lock lock(world_->mutex);
-    const auto found = comms_.find(comm.value);
-    return found == comms_.end() ? nullptr : found->second.get();
+    return *comms_.at(comm.value);
   }
-  Mine& at(CommHandle comm) { return *find(comm); }
   bool has_ended(const Mine& of) const {
     const Lock lock(world_->mutex);
     return of.comm->ended.contains(of.rank);
@@ -392,6 +387,11 @@ class SimNccl final : public Nccl {
   void end(const Mine& mine) {
     mine.comm->ended.insert(mine.rank);
     world_->came.notify_all();
+  }
+  std::map<std::pair<std::string, std::size_t>, std::shared_ptr<SimLine>> lines(CommHandle comm) {
+    const Lock lock(world_->mutex);
+    const auto found = comms_.find(comm.value);
+    return found == comms_.end() ? decltype(Mine::lines)() : found->second->lines;
   }
   std::shared_ptr<SimLine> line(Mine& of, const Operation& operation) {
     const bool receives = operation.kind == OperationKind::receive;

@@ -80,7 +80,6 @@ TEST_F(SimNcclRanks, RefuseBuffersThatOverlapAndAreNotInPlace) {
 TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   Nccl& nccl = this->nccl();
   expect_error(nccl.destroy(CommHandle{4711}), ErrorCode::device, "there is no such communicator");
-  expect_error(nccl.abort(CommHandle{4711}), ErrorCode::device, "there is no such communicator");
   expect_error(nccl.free_segment(Address{4096}), ErrorCode::device, "free_segment: there is none");
   const std::uint64_t reservations = ranks_[0]->device.live().reservations;
   const Address segment = *nccl.allocate_segment(3_MiB);  // of 4 MiB: of whole pages
@@ -92,16 +91,13 @@ TEST_F(SimNcclRanks, AreToldWhatIsNotThere) {
   expect_not_whole(segment + 2_MiB, 2_MiB);
   const Result<RegistrationHandle> registered = nccl.register_range(comms_[0], segment, 4_MiB);
   expect_ok(registered);
-  EXPECT_EQ(world_.counts().registrations, 1u);
   expect_error(nccl.free_segment(segment), ErrorCode::device, "is still registered");
-  EXPECT_EQ(world_.counts().segments, 1u);
   expect_ok(nccl.deregister(comms_[0], *registered));
   expect_error(nccl.deregister(comms_[0], *registered), ErrorCode::device,
                "deregister: there is none");
   EXPECT_EQ(world_.counts().registrations, 0u);
   expect_ok(nccl.free_segment(segment));
   expect_error(nccl.free_segment(segment), ErrorCode::device, "there is none");
-  EXPECT_EQ(world_.counts().segments, 0u);
   EXPECT_EQ(ranks_[0]->device.live().reservations, reservations) << "it went with its address";
   expect_ok(nccl.destroy(comms_[0]));
   expect_error(nccl.destroy(comms_[0]), ErrorCode::device, "there is no such communicator");

@@ -19,8 +19,8 @@
 // time.
 //
 // init(), split() and host_all_gather() wait for the other ranks, at most
-// SimWorldOptions::host_timeout (host_all_gather(): or its own timeout, if that is less), so each
-// rank needs a thread.
+// SimWorldOptions::host_timeout (host_all_gather(): or its own timeout, if that is less); the last
+// two end with their communicator, on its own rank. So each rank needs a thread.
 #pragma once
 
 #include <chrono>
