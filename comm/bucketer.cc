@@ -37,6 +37,8 @@ void* Bucketer::bucket_view(std::size_t tensor) const {
 
 // From the last parameter to the first.
 Status Bucketer::lay_out(std::span<const std::uint64_t> counts) {
+  const Status known = Operation{.type = type_, .reduction = options_.reduction}.check(1, 0);
+  if (!known) return error(known.error().code(), known.error().message());
   constexpr Bytes kMost = 1_TiB;
   const Bytes each = size_of(type_);
   tensors_.resize(counts.size());

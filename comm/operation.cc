@@ -113,9 +113,8 @@ std::string Operation::describe(int ranks) const {
 }
 
 Status Operation::check(int ranks, int rank) const {
-  const auto is_one = [](auto value, int all) { return unsigned(value) < unsigned(all); };
-  if (!is_one(kind, kOperationKinds) || !is_one(type, kDataTypes) ||
-      !is_one(reduction, kReduceOps)) {
+  const auto in = [](auto value, int all) { return unsigned(value) < unsigned(all); };
+  if (!in(kind, kOperationKinds) || !in(type, kDataTypes) || !in(reduction, kReduceOps)) {
     return Error(ErrorCode::invalid_argument,
                  "operation: its kind, type or reduction is no value of its enumeration");
   }

@@ -21,7 +21,7 @@
 //
 // Captures: a step is captured as a whole, or not at all; each launch of the graph is a step. If
 // the capture ends before finish(), the step is abandoned: its graph lacks a part of it, and the
-// next ready() begins another. Destroy the graphs before the bucketer, and that before the heap.
+// next ready() begins another. Destroy the graphs before the bucketer, which goes before the heap.
 //
 // Threads: self-synchronised. The stream must live as long as the bucketer, or be given to
 // DeviceHeap::retire() before it is destroyed. A bucketer that was moved from may be destroyed or
