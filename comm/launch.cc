@@ -50,8 +50,10 @@ bool is_address(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) return false;
   const std::string_view host = text.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
-  if (host.find_first_of(" \t\r\n/,;=") != std::string_view::npos) return false;
-  if (host.find_first_of(":[]") != std::string_view::npos && !bracketed) return false;
+  const std::string_view inner = bracketed ? host.substr(1, host.size() - 2) : host;
+  if (inner.find_first_of(" \t\r\n/,;=@$()*[]") != std::string_view::npos) return false;
+  const auto colons = std::count(inner.begin(), inner.end(), ':');
+  if (bracketed ? colons < 2 : colons > 0) return false;
   return whole_number(text.substr(colon + 1), kLastPort).value_or(0) > 0;
 }
 
@@ -150,7 +152,6 @@ Result<Launch> find_launch(const Environment& environment) {
     }
     *fields[i] = static_cast<int>(*number);
   }
-  if (launch.ranks < 1) return wrong(fmt::format("{}=0: there is at least one", variables[1]));
   for (const std::size_t i : {0, 2}) {
     if (*fields[i] < launch.ranks) continue;
     return wrong(fmt::format("{}={} of {}={}: they count from 0", variables[i], *fields[i],
