@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,12 +18,6 @@ inline std::optional<std::uint64_t> whole_number(std::string_view text, std::uin
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   const bool is_one = error == std::errc{} && rest == end && number <= most;
   return is_one ? std::optional(number) : std::nullopt;
-}
-
-// As NCCL reads a number: it may be hexadecimal or octal, what follows it is ignored, and text
-// without a number is 0.
-inline std::int64_t nccl_number_in(const std::string& text) {
-  return std::strtoll(text.c_str(), nullptr, 0);
 }
 
 // As NCCL numbers its versions: "2.28.9" of 22809.

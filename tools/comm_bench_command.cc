@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace {
 struct BenchCommand {
   RanksCommand ranks;
   std::vector<std::string> operations = {"all_reduce"};
-  std::string least = "32M", most;  // empty: the same
+  std::string least = "32M";
+  std::optional<std::string> most;
   ResultOptions result;
   bool compare = false;
   OverheadOptions options;
@@ -38,8 +40,7 @@ Result<OverheadOptions> options_of(const BenchCommand& command) {
                                                    : OperationKind::reduce_scatter);
   }
   const Result<Bytes> least = parse_size("--minbytes", command.least);
-  const Result<Bytes> most =
-      parse_size("--maxbytes", command.most.empty() ? command.least : command.most);
+  const Result<Bytes> most = parse_size("--maxbytes", command.most.value_or(command.least));
   if (!least || !most) return least ? most.error() : least.error();
   options.least = *least;
   options.most = *most;

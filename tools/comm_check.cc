@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -232,7 +233,7 @@ const Setting* Check::find(std::string_view name) const {
 std::optional<std::int64_t> Check::number(std::string_view name) const {
   const Setting* setting = find(name);
   if (setting == nullptr) return std::nullopt;
-  return nccl_number_in(setting->value);
+  return std::strtoll(setting->value.c_str(), nullptr, 0);  // as NCCL reads it
 }
 
 bool Check::has_error() const {

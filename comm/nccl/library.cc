@@ -30,7 +30,7 @@ Error unavailable(const std::string& why) {
 std::optional<std::int64_t> number_in_environment(const char* name) {
   const char* const value = std::getenv(name);
   if (value == nullptr || *value == '\0') return {};
-  return nccl_number_in(value);
+  return std::strtoll(value, nullptr, 0);
 }
 
 // What NCCL reads once, when it is first used; the user's own are kept. Rings and trees are

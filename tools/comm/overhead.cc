@@ -53,14 +53,14 @@ Bytes whole_size(OperationKind kind, Bytes size, int ranks) {
   return Bytes{std::max<std::uint64_t>(size.count / piece, 1) * piece};
 }
 
-// What one rank measures of one operation, in its thread. `size`: of the larger buffer.
+// What one rank measures of one operation, in its thread. `size`: a whole_size().
 class Measurement {
  public:
   Measurement(BenchRank& rank, const OverheadOptions& options, OperationKind kind, Bytes size)
       : rank_(rank),
         options_(options),
         where_(options.overlap ? overlapped(rank.compute) : rank.compute),
-        size_(whole_size(kind, size, rank.ranks)),
+        size_(size),
         send_(allocate(*rank.heap, size_, rank.compute)),
         receive_(allocate(*rank.heap, size_, rank.compute)),
         operation_{
@@ -199,8 +199,10 @@ ScenarioReport run_overhead(const OpenRanks& open, const OverheadOptions& option
   std::optional<std::uint64_t> wrong;
   need(report.run(open, {.raw = true}, [&](BenchRank& rank) {
     for (const OperationKind kind : options.kinds) {
-      for (Bytes size = options.least;; size = size * options.factor) {
-        Measurement(rank, options, kind, size).run(table, wrong);
+      for (Bytes last, size = options.least;; size = size * options.factor) {
+        const Bytes whole = whole_size(kind, size, rank.ranks);
+        if (whole != last) Measurement(rank, options, kind, whole).run(table, wrong);
+        last = whole;
         if (size > options.most / options.factor) break;
       }
     }
