@@ -155,7 +155,7 @@ TEST(Launch, WithAMalformedVariableIsRefusedByItsNameAndValue) {
       {kTorchrun + Variables{{"MASTER_PORT", "65535"}},
        {"MASTER_PORT=\"65535\"", "1 to 65534", "WEIR_MEET"}},
       {kTorchrun + Variables{{"MASTER_PORT", "http"}}, {"MASTER_PORT=\"http\""}},
-      {kTorchrun + Variables{{"MASTER_ADDR", "http://node1"}}, {"MASTER_ADDR=\"http://node1\""}},
+      {kTorchrun + Variables{{"MASTER_ADDR", "node1:29500"}}, {"MASTER_ADDR=\"node1:29500\""}},
       {kSrun + Variables{{"SLURM_LOCALID", "3"}}, {"SLURM_LOCALID=3 of SLURM_STEP_NUM_TASKS=3"}},
   };
   for (const Refused& test : cases) {
