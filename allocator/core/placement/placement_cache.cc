@@ -10,7 +10,7 @@ void PlacementCache::remember(RequestKeys keys, Address at) {
   // What is added may take the place that was noted, for these keys or for others.
   Entry* const noted = std::exchange(noted_, nullptr);
   // Half full at most, so that a probe is short.
-  if (filled_ * 2 >= entries_.size() && entries_.size() < kMost) {
+  if (is_half_full() && entries_.size() < kMost) {
     grow();
   } else if (noted != nullptr && noted_for_ == keys) {
     return put(*noted, {keys, at});
@@ -25,8 +25,24 @@ void PlacementCache::remember(RequestKeys keys, Address at) {
 }
 
 void PlacementCache::put(Entry& place, Entry entry) {
-  if (place.at == Address{}) ++filled_;
+  if (place.at == Address{}) {
+    if (is_half_full()) return put_in_place_of_another(place, entry);
+    ++filled_;
+  }
   place = entry;
+}
+
+// An entry goes that an empty one follows, as no probe leads beyond it: the one before `place`, if
+// the key's probe came by there; else the next such.
+void PlacementCache::put_in_place_of_another(Entry& place, Entry entry) {
+  const auto next = [&](Entry* at) { return at == &entries_.back() ? entries_.data() : at + 1; };
+  Entry* other = &entries_[place_of(entry.keys.brief, entries_.size())];
+  while (other->at == Address{} || next(other)->at != Address{}) other = next(other);
+  if (next(other) != &place) {
+    other->at = {};
+    other = &place;
+  }
+  *other = entry;
 }
 
 // A key's places keep their order, as they begin behind an empty entry.

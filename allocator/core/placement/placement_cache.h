@@ -94,8 +94,8 @@ class RequestHistory {
 
 // The places that requests were given, the first first: in the same state the same one is free.
 //
-// A hash table, four times as large once it is half full, up to kMost entries. Self-contained; not
-// thread-safe.
+// A hash table, at most half full: four times as large then, up to kMost entries. Self-contained;
+// not thread-safe.
 class PlacementCache {
  public:
   // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
@@ -131,6 +131,8 @@ class PlacementCache {
   void clear() { *this = PlacementCache{}; }
 
  private:
+  friend struct TestAccess;
+
   struct Entry {
     RequestKeys keys{};
     Address at;
@@ -178,8 +180,10 @@ class PlacementCache {
     int left_ = kProbes, ways_ = 0;
   };
 
+  bool is_half_full() const { return filled_ * 2 >= entries_.size(); }
   void grow();
   void put(Entry& place, Entry entry);
+  void put_in_place_of_another(Entry& place, Entry entry);
 
   Entries entries_;
   std::size_t filled_ = 0;
