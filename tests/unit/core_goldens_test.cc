@@ -285,9 +285,9 @@ TEST(Goldens, OfGraphPoolsWhereUsesAreNotToldAndCallsOfTheDeviceFail) {
                         .pools = true,
                         .tells = false,
                         .faults_percent = 30}),
-            "reserved 1073741824, leased 224395264, mapped 2030043136, live 199386112\n"
-            "1488 blocks, 1025 pages, 1285 mappings, 1285 unmapped, 208 waits, 895 failures\n"
-            "48046 calls, 253986937 ns, digests 4843f2d9bca706f5 53d54baef8810747");
+            "reserved 1073741824, leased 241172480, mapped 1937768448, live 213785088\n"
+            "1380 blocks, 949 pages, 1084 mappings, 1084 unmapped, 199 waits, 1045 failures\n"
+            "49490 calls, 244977847 ns, digests 4e9c93c01ea18d7c c8669f716b129774");
 }
 
 TEST(Goldens, OfGraphPoolsAndSleepWhereCallsOfTheDeviceFail) {

@@ -51,6 +51,8 @@ struct Request {
   // in a capture that nobody announced, and what it waited for before is not ordered before the
   // graph.
   bool idle_only = false;
+  // It was asked whether the stream is being captured.
+  bool knows_capture = false;
   // Some memory may be refused altogether, so each run is asked about.
   bool asks_each = false;
   // Whether it takes memory that can only be waited for together with work that itself waits for

@@ -16,8 +16,8 @@ constexpr std::uint64_t kRecent = 64;
 
 void Reuse::begin(Request& request) {
   const TimelineId timeline = request.owner.timeline;
-  request.idle_only =
-      rules_.trusts_context && !tables_.single_timeline && !timelines_.not_captured(timeline);
+  request.knows_capture = rules_.trusts_context && !tables_.single_timeline;
+  request.idle_only = request.knows_capture && !timelines_.not_captured(timeline);
   request.over_only = request.idle_only;
   request.settled_only = request.idle_only || rules_.reuse == ReusePolicy::no_wait;
   request.asks_each = rules_.trusts_context || request.settled_only;
@@ -194,7 +194,7 @@ Status Reuse::wait_for(Request& request, const FenceSet& fences) {
   if (fences.empty()) return {};
   const Owner& owner = request.owner;
   // What a stream has waited for says nothing of what is captured on it.
-  if (rules_.trusts_context && request.may_wait()) {
+  if (rules_.trusts_context && request.may_wait() && !request.knows_capture) {
     if (Status free = timelines_.not_captured(owner.timeline); !free) return free;
   }
   for (const Fence fence : fences) {
