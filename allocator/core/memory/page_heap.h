@@ -111,6 +111,8 @@ class PageHeap {
   MemoryKind memory() const { return rules().memory(); }
   // May a request make its stream wait at all?
   bool makes_waits() const { return rules().reuse != ReusePolicy::no_wait; }
+  // May work of this device wait for other ranks (remote_work.h)?
+  bool has_remote_work() const { return heap_.remote_work.any(); }
   // Is no request served (page_sleep.h)?
   bool is_asleep() const WEIR_NO_THREAD_ANALYSIS {
     return heap_.tables.asleep.load(std::memory_order_acquire);
