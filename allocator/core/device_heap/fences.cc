@@ -57,53 +57,6 @@ Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const 
   return in.pools.unknown_or_inside(block, call);
 }
 
-// One event each: uses of the blocks count in several times.
-Status fence_each(const Parts& in, std::span<void* const> blocks, Stream user) {
-  for (const void* block : blocks) {
-    if (block == nullptr) continue;
-    if (Result<StreamHeap*> owner = in.pools.heap_of(block, "fence"); !owner) {
-      return std::move(owner).error();
-    }
-  }
-  for (void* const block : blocks) {
-    if (block == nullptr) continue;
-    if (Status fenced = note_use(in, block, user, Fenced::now, "fence"); !fenced) return fenced;
-  }
-  return {};
-}
-
-// Must each block be asked where its uses count? Otherwise all are eager ones of the device heap's
-// own pool.
-bool differ(const Parts& in, std::span<void* const> blocks) {
-  return in.entrance.bound() || std::any_of(blocks.begin(), blocks.end(), [&](const void* block) {
-           const StreamHeap* const heap = in.registry.owner_of(Address::of(block));
-           return heap != nullptr && heap->pool() != 0;
-         });
-}
-
-// One event for all, which are eager uses of the device heap's own blocks; none if it is implied.
-// Error: a block is none, and nothing is changed; device.
-Status fence_together(const Parts& in, std::span<void* const> blocks, Stream user) {
-  std::vector<std::pair<StreamHeap*, Address>> used;
-  for (void* const block : blocks) {
-    if (block == nullptr) continue;  // what allocate() gives for zero bytes
-    Result<StreamHeap*> owner = in.pools.heap_of(block, "fence");
-    if (!owner) return std::move(owner).error();
-    used.emplace_back(*owner, Address::of(block));
-  }
-  // On the blocks' own stream it is implied by deallocate().
-  const StreamHeap* const own = in.pools.own().find(user.id);
-  const bool implied =
-      std::all_of(used.begin(), used.end(), [&](const auto& each) { return each.first == own; });
-  const TimelineId timeline = in.timelines.of(user);
-  Result<Fence> fence = implied ? in.timelines.now(timeline) : in.timelines.record(timeline);
-  if (!fence) return std::move(fence).error();
-  for (const auto& [heap, block] : used) {
-    if (const LiveBlock live = heap->live(block, &in.timelines)) live.add(*fence);
-  }
-  return {};
-}
-
 // The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block
 // takes it when it is deallocated. Errors: none but for lack of a block, which another thread
 // freed.
@@ -133,14 +86,38 @@ Status DeviceHeap::record_stream(void* block, Stream user) {
   return note_use({impl_->pools, impl_->entrance}, block, user, Fenced::at_free, "record_stream");
 }
 
+// One event for all blocks, and none if it is implied. Where uses of the blocks count in several
+// times, as a binding is open or one is a graph pool's, one event each.
 Status DeviceHeap::fence(std::span<void* const> blocks, Stream user) {
   const Parts in{impl_->pools, impl_->entrance};
   if (Status one = Entrance::refuse_all(user, "fence"); !one) return one;
-  if (blocks.size() == 1 && blocks[0] != nullptr) {
-    return note_use(in, blocks[0], user, Fenced::now, "fence");
+  const StreamHeap* const own = in.pools.own().find(user.id);
+  std::vector<std::pair<StreamHeap*, Address>> used;
+  // On the blocks' own stream it is implied by deallocate().
+  bool each = in.entrance.bound(), implied = true;
+  for (void* const block : blocks) {
+    if (block == nullptr) continue;  // what allocate() gives for zero bytes
+    Result<StreamHeap*> heap = in.pools.heap_of(block, "fence");
+    if (!heap) return std::move(heap).error();
+    used.emplace_back(*heap, Address::of(block));
+    each = each || (*heap)->pool() != 0;
+    implied = implied && *heap == own;
   }
-  if (differ(in, blocks)) return fence_each(in, blocks, user);
-  return blocks.empty() ? Status{} : fence_together(in, blocks, user);
+  if (each) {
+    for (const auto& [heap, block] : used) {
+      Status fenced = note_use(in, block.pointer(), user, Fenced::now, "fence");
+      if (!fenced) return fenced;
+    }
+    return {};
+  }
+  if (used.empty()) return {};
+  const TimelineId timeline = in.timelines.of(user);
+  Result<Fence> fence = implied ? in.timelines.now(timeline) : in.timelines.record(timeline);
+  if (!fence) return std::move(fence).error();
+  for (const auto& [heap, block] : used) {
+    if (const LiveBlock live = heap->live(block, &in.timelines)) live.add(*fence);
+  }
+  return {};
 }
 
 Result<std::optional<Fence>> DeviceHeap::fence_use(std::span<const void* const> pointers,
