@@ -9,6 +9,7 @@
 
 #include "core/base/format.h"
 #include "core/device_heap/device_heap_impl.h"
+#include "weir/graph_pool.h"
 
 namespace weir {
 namespace {
@@ -20,7 +21,8 @@ std::uint64_t next_number() {
 
 }  // namespace
 
-DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* sink)
+DeviceHeap::Impl::Impl(DeviceHeap& heap, Device& device, const HeapOptions& options,
+                       EventSink* sink)
     : number_(next_number()),
       device_bytes_([&] {
         const Result<MemoryInfo> info = device.memory_info();
@@ -41,7 +43,10 @@ DeviceHeap::Impl::Impl(Device& device, const HeapOptions& options, EventSink* si
       pools(options,
             {device, observer, registry, budget, addresses, captures, remote_work, sparing, lending,
              waiting},
-            bindings) {}
+            bindings),
+      sleep(pools, exchange, [&heap](const std::string& tag) {
+        return std::make_shared<GraphPool>(heap, GraphPoolOptions{.tag = tag});
+      }) {}
 
 // Where uses are told, such events are of little use, and nobody misses them.
 void DeviceHeap::Impl::note_context_events_lost(ContextEventsLost why, std::uint64_t stream) {
@@ -208,8 +213,8 @@ Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
 }
 
 DeviceHeap::DeviceHeap(Device& device, HeapOptions options, EventSink* sink)
-    : impl_(std::make_unique<Impl>(device, options, sink)) {}
-DeviceHeap::~DeviceHeap() { impl_->tag_pools.clear(); }  // whose pools look at this
+    : impl_(std::make_unique<Impl>(*this, device, options, sink)) {}
+DeviceHeap::~DeviceHeap() { impl_->sleep.close_pools(); }  // which look at this
 
 Result<void*> DeviceHeap::allocate(Bytes bytes, Stream stream) {
   Impl& impl = *impl_;
@@ -248,6 +253,7 @@ std::vector<PagePart> DeviceHeap::parts(const void* block) const {
   if (!found || found->block.address != Address::of(block)) return {};
   return found->pool->pages().listing()->parts({found->block.address, found->block.bytes});
 }
+HeapTags& DeviceHeap::tags() { return impl_->sleep; }
 Status DeviceHeap::renew_access() {
   for (const std::shared_ptr<Pool>& pool : impl_->pools.all()) {
     if (Status status = pool->pages().renew_access(); !status) return status;

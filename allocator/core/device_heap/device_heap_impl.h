@@ -6,10 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <string>
 
 #include "core/base/callbacks.h"
 #include "core/device_heap/entrance.h"
@@ -19,7 +16,6 @@
 #include "core/pool/waiting_frees.h"
 #include "core/sleep/tag_sleep.h"
 #include "weir/device_heap.h"
-#include "weir/graph_pool.h"
 
 namespace weir {
 
@@ -27,7 +23,7 @@ namespace weir {
 // registry for the first that is made for a stream only.
 class DeviceHeap::Impl {
  public:
-  Impl(Device& device, const HeapOptions& options, EventSink* sink);
+  Impl(DeviceHeap& heap, Device& device, const HeapOptions& options, EventSink* sink);
   ~Impl() { registry.clear(); }
 
   Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes,
@@ -85,9 +81,7 @@ class DeviceHeap::Impl {
   PageExchange exchange{pools};
   Entrance entrance{number_, pools};
   Ladder ladder{pools, exchange};
-  TagSleep sleep{pools, exchange};
-  std::mutex tag_pools_mutex;
-  std::map<std::string, std::unique_ptr<GraphPool>> tag_pools;
+  TagSleep sleep;
 };
 
 }  // namespace weir

@@ -305,7 +305,7 @@ TagInfo TagSleep::info_of(const std::shared_ptr<Pool>& pool) const {
   return info;
 }
 
-std::vector<TagInfo> TagSleep::tags() {
+std::vector<TagInfo> TagSleep::list() {
   const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
   std::map<std::string, std::vector<TagInfo>> parts;
   for (const auto& pool : pools_.all()) {
@@ -348,9 +348,19 @@ Status TagSleep::declare_changed(const std::string& tag) {
   return {};
 }
 
-void TagSleep::add_tag(const std::string& tag) {
-  const std::lock_guard lock(tags_mutex_);
-  (void)tags_[tag];
+Result<GraphPool*> TagSleep::pool(const std::string& tag) {
+  if (tag.empty() || tag == kDefaultTag) {
+    return Error(ErrorCode::invalid_argument,
+                 "the tag '" + tag + "' has no pool of its own: name another tag");
+  }
+  {
+    const std::lock_guard lock(tags_mutex_);
+    (void)tags_[tag];
+  }
+  const std::lock_guard lock(tag_pools_mutex_);
+  std::shared_ptr<GraphPool>& pool = tag_pools_[tag];
+  if (pool == nullptr) pool = make_pool_(tag);
+  return pool.get();
 }
 
 Result<std::uint64_t> TagSleep::hold(const void* block, std::string holder) {
@@ -367,10 +377,12 @@ void TagSleep::release_hold(std::uint64_t hold) {
 }
 
 // With both locks held; `call` is for errors.
-Result<std::vector<HostPart>> TagSleep::copies_of(Range range, const char* call) const {
+Result<std::vector<HostPart>> TagSleep::copies_of(const void* pointer, Bytes bytes,
+                                                  const char* call) const {
+  const Range range{Address::of(pointer), bytes};
   const std::optional<Pools::Placed> found = pools_.find_placed(range.begin);
   if (!found || range.end() > found->block.address + found->block.bytes) {
-    return Pools::unknown(range.begin.pointer(), call);
+    return Pools::unknown(pointer, call);
   }
   std::vector<HostPart> parts =
       sleeper_.copies_of(found->pool, found->pool->pages().listing()->home_of(range));
@@ -382,14 +394,14 @@ Result<std::vector<HostPart>> TagSleep::copies_of(Range range, const char* call)
   return parts;
 }
 
-Result<std::vector<HostPart>> TagSleep::host_copy(Range range) {
+Result<std::vector<HostPart>> TagSleep::host_copy(const void* pointer, Bytes bytes) {
   const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
-  return copies_of(range, "host_copy");
+  return copies_of(pointer, bytes, "host_copy");
 }
 
-Status TagSleep::read_asleep(Range range, void* to) {
+Status TagSleep::read_asleep(const void* pointer, Bytes bytes, void* to) {
   const std::scoped_lock lock(sleep_mutex_, wake_mutex_);
-  const Result<std::vector<HostPart>> parts = copies_of(range, "read_asleep");
+  const Result<std::vector<HostPart>> parts = copies_of(pointer, bytes, "read_asleep");
   if (!parts) return parts.error();
   for (const HostPart& part : *parts) {
     std::memcpy((Address::of(to) + part.offset).pointer(), part.memory, part.bytes.count);

@@ -15,35 +15,40 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/callbacks.h"
 #include "core/pool/page_exchange.h"
 #include "core/pool/pools.h"
 #include "core/sleep/sleeper.h"
+#include "weir/heap_tags.h"
 #include "weir/sleep.h"
 
 namespace weir {
 
-class TagSleep {
+class TagSleep final : public HeapTags {
  public:
-  TagSleep(Pools& pools, PageExchange& exchange) : pools_(pools), exchange_(exchange) {}
+  // Makes a graph pool of that tag.
+  using MakePool = std::function<std::shared_ptr<GraphPool>(const std::string& tag)>;
+  // Both must outlive this.
+  TagSleep(Pools& pools, PageExchange& exchange, MakePool make_pool)
+      : pools_(pools), exchange_(exchange), make_pool_(std::move(make_pool)) {}
 
-  // There is a tag of that name from now on.
-  void add_tag(const std::string& tag);
-  // As HeapTags has them.
-  Result<SleepReport> sleep(const SleepOptions& options);
-  Result<SleepReport> wake(const WakeOptions& options);
-  std::vector<TagInfo> tags();
-  Status set_contents(const std::string& tag, SleepContents contents);
-  Status declare_changed(const std::string& tag);
-  Result<std::uint64_t> hold(const void* block, std::string holder);
-  void release_hold(std::uint64_t hold);
-  Result<std::vector<HostPart>> host_copy(Range range);
-  Status read_asleep(Range range, void* to);
-  using HeldCallback = std::function<std::vector<HeldMemory>()>;
-  void on_sleep(HeldCallback callback) { others_.add(std::move(callback)); }
-  Residue residue();
+  Result<SleepReport> sleep(const SleepOptions& options) override;
+  Result<SleepReport> wake(const WakeOptions& options) override;
+  std::vector<TagInfo> list() override;
+  Status set_contents(const std::string& tag, SleepContents contents) override;
+  Status declare_changed(const std::string& tag) override;
+  Result<GraphPool*> pool(const std::string& tag) override;
+  Result<std::uint64_t> hold(const void* block, std::string holder) override;
+  void release_hold(std::uint64_t hold) override;
+  Result<std::vector<HostPart>> host_copy(const void* pointer, Bytes bytes) override;
+  Status read_asleep(const void* pointer, Bytes bytes, void* to) override;
+  void on_sleep(HeldCallback callback) override { others_.add(std::move(callback)); }
+  Residue residue() override;
+  // The device heap is about to go.
+  void close_pools() { tag_pools_.clear(); }
 
  private:
   using ToSleep = std::vector<std::shared_ptr<Pool>>;
@@ -67,13 +72,14 @@ class TagSleep {
                      SleepReport& report);
   bool make_room_to_wake(Bytes wanted, std::uint64_t& sleeps);
   Error no_room_to_wake(const Error& error, Pool& pool) const;
-  Result<std::vector<HostPart>> copies_of(Range range, const char* call) const;
+  Result<std::vector<HostPart>> copies_of(const void* pointer, Bytes bytes, const char* call) const;
   Tag tag_of(const std::string& name) const;
   Sleeper::Version version_of(const Pool& pool) const;
   TagInfo info_of(const std::shared_ptr<Pool>& pool) const;
 
   Pools& pools_;
   PageExchange& exchange_;
+  const MakePool make_pool_;
   Device& device_ = pools_.shared().device;
   Callbacks<HeldCallback> others_;
 
@@ -90,6 +96,8 @@ class TagSleep {
   std::map<std::string, Tag> tags_;
   std::map<std::uint64_t, Hold> holds_;
   std::uint64_t last_hold_ = 0;
+  std::mutex tag_pools_mutex_;
+  std::map<std::string, std::shared_ptr<GraphPool>> tag_pools_;  // guarded by tag_pools_mutex_
 };
 
 }  // namespace weir

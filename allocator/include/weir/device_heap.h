@@ -179,7 +179,7 @@ class DeviceHeap {
   Bytes free_bytes_used_by(std::span<const Stream> users) const;
 
   // The tags of the heap's memory, which sleep and wake.
-  HeapTags tags() { return HeapTags(*this); }
+  HeapTags& tags();
 
   // Checks every invariant of the whole heap; returns each that is broken, in words.
   std::vector<std::string> validate() const;
@@ -191,7 +191,6 @@ class DeviceHeap {
   friend class CaptureScope;
   friend class Graph;
   friend class HeapCaptures;
-  friend class HeapTags;
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
