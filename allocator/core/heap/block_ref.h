@@ -60,8 +60,8 @@ class BlockRef {
       run()->epoch = epoch;
     }
   }
-  AllocationTime& allocated_at() const {
-    return visit([](auto& record) -> AllocationTime& { return record.allocated_at; });
+  Nanoseconds& allocated_at() const {
+    return visit([](auto& record) -> Nanoseconds& { return record.allocated_at; });
   }
 
  private:

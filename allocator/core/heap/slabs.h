@@ -70,7 +70,7 @@ struct SmallTile {
     SmallTile* previous;
   };
   union {
-    AllocationTime allocated_at{};
+    Nanoseconds allocated_at{};
     SmallTile* next;
   };
   // In grains, the first counted from the slab's.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/heap/stream_heap.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace weir {
@@ -36,7 +37,8 @@ void StreamHeap::allow_fast_paths(bool allowed) {
   served_.fold.allocate(block.size(), requested);
   served_.fold.publish();
   if (recording_) {
-    block.allocated_at() = AllocationTime(record(EventKind::allocate, block, launch_of));
+    const Nanoseconds now = record(EventKind::allocate, block, launch_of);
+    block.allocated_at() = std::max(now, Nanoseconds{1});  // (a simulated clock begins at 0)
   }
   return block.begin();
 }
@@ -190,7 +192,7 @@ void StreamHeap::list_blocks(std::vector<BlockInfo>& blocks) const {
   held_.blocks().for_each([&](BlockRef block) WEIR_NO_THREAD_ANALYSIS {
     if (block.state() != BlockState::live) return;
     BlockInfo& listed = blocks.emplace_back(info_of(block, served_));
-    if (block.allocated_at().is_recorded()) listed.allocated_at = block.allocated_at().get();
+    if (block.allocated_at() != Nanoseconds{}) listed.allocated_at = block.allocated_at();
     if (!block.uses()) return;
     for (const Fence fence : block.uses()->fences) {
       listed.waits_for.push_back(stream(fence.timeline));

@@ -2,7 +2,6 @@
 // What the records of large and small blocks have in common. Whoever owns the records guards it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -64,20 +63,6 @@ class BlockUsesPtr {
 
  private:
   std::unique_ptr<BlockUses> uses_;
-};
-
-// When a block was allocated, by the device's clock, to about a millisecond.
-class AllocationTime {
- public:
-  AllocationTime() = default;  // it was not recorded
-  explicit AllocationTime(Nanoseconds time)
-      : units_(std::max(static_cast<std::uint32_t>(time.count >> kShift), std::uint32_t{1})) {}
-  bool is_recorded() const { return units_ != 0; }
-  Nanoseconds get() const { return {std::int64_t{units_} << kShift}; }
-
- private:
-  static constexpr int kShift = 20;
-  std::uint32_t units_ = 0;  // of 2^20 ns
 };
 
 }  // namespace weir

@@ -61,6 +61,7 @@ struct Tile {
   // Free, the note: who freed the tile; up to which point of that timeline others wait; and when,
   // counted in requests.
   TimelineId by = kNobody;  // kNobody: its bytes were never used
+  std::uint32_t epoch = 0;  // live: the capture epoch of its allocation (StreamHeap::move_to)
   Sequence released;
   union {
     std::uint64_t freed_at = 0;
@@ -71,10 +72,9 @@ struct Tile {
   BlockUsesPtr late;                        // used: fences that the page heap added meanwhile
   std::atomic<StreamHeap*> heap = nullptr;  // used: whose it is
 
-  Slab* slab = nullptr;     // used, as a slab; null: as a block
-  Bytes requested;          // live: what the program asked for
-  std::uint32_t epoch = 0;  // live: the capture epoch of its allocation (StreamHeap::move_to)
-  AllocationTime allocated_at;
+  Slab* slab = nullptr;      // used, as a slab; null: as a block
+  Bytes requested;           // live: what the program asked for
+  Nanoseconds allocated_at;  // live, by the device's clock; 0: it was not recorded
 
   Range range() const { return {begin, size}; }
   Address end() const { return begin + size; }

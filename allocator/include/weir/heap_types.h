@@ -113,7 +113,7 @@ struct BlockInfo {
   std::uint64_t pool = 0;    // GraphPool::id(); 0: none's
   // The rest in a snapshot only.
   std::vector<std::uint64_t> waits_for;     // Stream::id of others that use it
-  std::optional<Nanoseconds> allocated_at;  // while recording, in steps of 1.05 ms
+  std::optional<Nanoseconds> allocated_at;  // while recording
 };
 
 // A live block of a graph pool, and its place, for GraphPool::restore().
