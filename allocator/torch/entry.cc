@@ -77,14 +77,8 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
 // For weir_c10d_enable(). Null before weir_torch_enable(), and with WEIR_C10D=0.
 void* weir_torch_collective_memory() { return static_cast<CollectiveMemory*>(the_fences); }
 
-// Bytes of the device that are free and that collectives may still use; operations that got a fence
-// so far, on all devices.
-weir_status_t weir_torch_collectives(int32_t device, uint64_t* bytes, uint64_t* operations) {
-  return c::guarded([&] {
-    *bytes = the_fences == nullptr ? 0 : the_fences->bytes_in_use(device).count;
-    *operations = the_fences == nullptr ? 0 : the_fences->fenced();
-  });
-}
+// Operations that got a fence so far, on all devices.
+uint64_t weir_torch_fenced_operations() { return the_fences == nullptr ? 0 : the_fences->fenced(); }
 
 }  // extern "C"
 

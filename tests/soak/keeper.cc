@@ -13,7 +13,7 @@ Keeper::Keeper(World& world, std::string name, std::uint64_t seed, std::string f
     : Worker(world, std::move(name), seed), folder_(std::move(folder)) {}
 
 void Keeper::step() {
-  switch (below(12)) {
+  switch (below(11)) {
     case 0:
       return change_limit();
     case 1:
@@ -32,12 +32,10 @@ void Keeper::step() {
     case 6:
       return world_.heap().reset_peaks();
     case 7:
-      return void(world_.heap().free_bytes_used_by(world_.streams));
-    case 8:
       return void(world_.allocator.heap(0).tags().residue());
-    case 9:
+    case 8:
       return world_.allocator.mark("soak");
-    case 10:
+    case 9:
       if (!world_.streams.empty()) {
         const Stream stream = any(world_.streams);
         Result<void*> block = world_.heap().allocate(64_KiB, stream);

@@ -378,7 +378,6 @@ TEST(BackendOfAnUnusedDevice, WhoeverLooksAtItSeesZerosAndOpensNothing) {
   EXPECT_THAT(backend.snapshot({0, 0}, true).segments, testing::IsEmpty());
   backend.emptyCache({0, 0});
   backend.recordHistory(true, nullptr, 1, {}, true, {});
-  EXPECT_EQ(CollectiveFences(backend).bytes_in_use(0), 0_B);
   EXPECT_THAT(folder.names(), testing::IsEmpty());
 
   (void)backend.memory(0);

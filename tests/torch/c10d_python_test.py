@@ -19,10 +19,10 @@ import datetime, os, tempfile, unittest.mock
 import weir
 assert weir.enable("full") == "full"
 import torch, torch.distributed as dist
-from weir import _c10d, _enable, _memory
+from weir import _c10d, _enable, _in_use
 library = _enable._state["c10d"]
 def operations():
-    return _memory._collectives(0)[1]
+    return _in_use.active().weir_torch_fenced_operations()
 def at_backend_select(name):
     return [line for line in torch._C._dispatch_dump("c10d::" + name).splitlines()
             if line.startswith("BackendSelect")]
@@ -59,7 +59,6 @@ assert library is None
 assert not at_backend_select("allreduce_")
 # PyTorch's own, of pybind11: "instancemethod" up to 2.13.
 assert type(dist.ProcessGroup._end_coalescing).__name__ != "function"
-assert weir.collective_memory(0) == 0
 """, WEIR_C10D="0")
         self.run_code("assert library is None and not at_backend_select('send')",
                       begin=self.BEGIN.replace('weir.enable("full")', 'weir.enable("full", c10d=False)'))

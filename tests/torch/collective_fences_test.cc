@@ -312,29 +312,6 @@ TEST_F(CollectiveFencesOf, AnOperationWithinAnotherNotesForItself) {
   for (void* const block : blocks) backend_.raw_delete(block);
 }
 
-TEST_F(CollectiveFencesOf, FreeBytesThatOperationsUseAreCounted) {
-  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
-  void* const block = allocate(kBytes);
-  const auto work = all_reduce(block, 5_ms);
-  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);  // it is not free
-  backend_.raw_delete(block);
-  EXPECT_EQ(fences_.bytes_in_use(0), kBytes);
-  sim_.advance(10_ms);
-  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
-}
-
-// The block's next owner waits for the operation, and then has the memory to itself.
-TEST_F(CollectiveFencesOf, BytesThatAreInUseAgainAreNotCounted) {
-  void* const block = allocate(kBytes);
-  (void)all_reduce(block, 5_ms);
-  backend_.raw_delete(block);
-  void* const next = allocate(kBytes);
-  ASSERT_EQ(next, block);
-  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);
-  backend_.raw_delete(next);
-  EXPECT_EQ(fences_.bytes_in_use(0), 0_B);  // its owner was behind the operation
-}
-
 // --- Scenario C: eight layers, each followed by an all-reduce that is dropped, under the policy
 // that programs have unless they say otherwise.
 

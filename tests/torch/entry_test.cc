@@ -30,7 +30,7 @@ weir_status_t weir_torch_fence(void* const* pointers, std::size_t count, int32_t
 weir_status_t weir_torch_make_plain(int32_t device, uint64_t first, uint64_t second);
 weir_status_t weir_torch_close_failed_captures();
 void* weir_torch_collective_memory();
-weir_status_t weir_torch_collectives(int32_t device, uint64_t* bytes, uint64_t* operations);
+uint64_t weir_torch_fenced_operations();
 }
 
 namespace weir::pytorch {
@@ -50,10 +50,7 @@ TEST(Entry, BeforeWeirIsPyTorchsAllocatorItsCallsSaySo) {
   EXPECT_EQ(weir_torch_make_plain(0, 0, 1), WEIR_INVALID_ARGUMENT);
   EXPECT_THAT(c::last_error(), HasSubstr("plain memory: Weir is not PyTorch's allocator"));
   EXPECT_EQ(weir_torch_close_failed_captures(), WEIR_OK) << "there is none";
-  uint64_t bytes = 1, operations = 1;
-  EXPECT_EQ(weir_torch_collectives(0, &bytes, &operations), WEIR_OK);
-  EXPECT_EQ(bytes, 0u);
-  EXPECT_EQ(operations, 0u);
+  EXPECT_EQ(weir_torch_fenced_operations(), 0u);
 }
 
 TEST(Entry, EnablingMakesWeirTheAllocatorThatPyTorchAsks) {
@@ -229,11 +226,8 @@ TEST(Entry, PoolsFencesAndIdleMemoryAreHadOnceWeirIsEnabled) {
       const auto current = memory.streams().of(c10::cuda::getCurrentCUDAStream(0));
       EXPECT_TRUE(sim.launch(*current, Reads(block, 4_MiB), 5_ms).ok());
     }));
-    uint64_t bytes = 0, operations = 0;
     backend.raw_delete(block);
-    EXPECT_EQ(weir_torch_collectives(0, &bytes, &operations), WEIR_OK);
-    EXPECT_EQ(bytes, (4_MiB).count);
-    EXPECT_EQ(operations, 1u);
+    EXPECT_EQ(weir_torch_fenced_operations(), 1u);
     for (void* const each : {idle, tagged, plain}) backend.raw_delete(each);
     EXPECT_THAT(weir_torch_allocator()->allocator.validate(), testing::IsEmpty());
     EXPECT_EQ(sim.race_count(), 0u);

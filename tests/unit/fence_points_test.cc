@@ -359,35 +359,5 @@ TEST_F(FencePoints, AWaitThatTheProgramMadeItselfIsKnown) {
   EXPECT_TRUE(device_.destroy_event(own).ok());
 }
 
-TEST_F(FencePoints, FreeBytesThatAStreamUsesAreThoseFreedBehindItsFences) {
-  const auto used_by = [&](std::initializer_list<Stream> users) {
-    return heap_->free_bytes_used_by({users.begin(), users.size()});
-  };
-  void* const of_b = written(4_MiB, a_);
-  void* const of_c = written(8_MiB, a_);
-  void* const of_both = written(16_MiB, a_);
-  void* const of_none = written(32_MiB, a_);
-  wait(b_, take({}, a_));
-  wait(c_, take({}, a_));
-  touch(b_, Reads(nullptr, 0_B), 10_ms);
-  touch(c_, Reads(nullptr, 0_B), 100_ms);
-  (void)take({of_b, of_both}, b_);
-  (void)take({of_c, of_both}, c_);
-  EXPECT_EQ(used_by({b_, c_}), 0_B);  // live
-  for (void* const block : {of_b, of_c, of_both, of_none}) free(block);
-  const std::uint64_t waits = device_.host_waits();
-  EXPECT_EQ(used_by({b_}), 20_MiB);
-  EXPECT_EQ(used_by({c_}), 24_MiB);
-  EXPECT_EQ(used_by({b_, c_}), 28_MiB);
-  EXPECT_EQ(used_by({a_}), 0_B);
-  EXPECT_EQ(used_by({}), 0_B);
-  device_.advance(20_ms);
-  EXPECT_EQ(used_by({b_}), 0_B);
-  EXPECT_EQ(used_by({b_, c_}), 24_MiB);
-  device_.advance(200_ms);
-  EXPECT_EQ(used_by({b_, c_}), 0_B);
-  EXPECT_EQ(device_.host_waits(), waits);
-}
-
 }  // namespace
 }  // namespace weir

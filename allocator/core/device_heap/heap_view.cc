@@ -193,24 +193,6 @@ HeapSnapshot DeviceHeap::snapshot() const {
   return snapshot;
 }
 
-// The device is asked with no lock of the heaps held.
-Bytes DeviceHeap::free_bytes_used_by(std::span<const Stream> users) const {
-  Timelines& timelines = impl_->pools.own().timelines();
-  std::vector<TimelineId> of_users;
-  for (const Stream user : users) of_users.push_back(timelines.of(user));
-  std::vector<PageListing::FreeInUse> free;
-  impl_->registry.at_one_moment([&](HeapRegistry::Heaps heaps) WEIR_NO_THREAD_ANALYSIS {
-    for (const auto& heap : heaps) heap->give_back_cached_locked();
-    free = impl_->pools.own().pages().listing()->free_in_use_by(of_users);
-  });
-  Bytes bytes;
-  for (const PageListing::FreeInUse& range : free) {
-    const Result<bool> over = timelines.complete(range.uses, Timelines::Asks::reports);
-    if (!over || !*over) bytes += range.bytes;
-  }
-  return bytes;
-}
-
 void DeviceHeap::start_recording(EventSink& sink) {
   with_all_held(impl_->pools, [&](HeapRegistry::Heaps heaps, const std::vector<PageInfo>& pages,
                                   std::span<const CapturePool::Held> pools) {

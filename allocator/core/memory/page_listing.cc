@@ -256,21 +256,6 @@ bool PageListing::has_addresses(Range run) const {
   return run.end() <= tile->end() && (!heap_.rules.plain || heap_.tables.pages.is_mapped(run));
 }
 
-std::vector<PageListing::FreeInUse> PageListing::free_in_use_by(
-    const std::vector<TimelineId>& users) const {
-  std::vector<FreeInUse> free;
-  for (const Tile* tile = heap_.tables.tiles.first(); tile != nullptr;
-       tile = heap_.tables.tiles.after(tile)) {
-    if (!tile->is_free() || !tile->uses) continue;
-    FenceSet uses;
-    for (const Fence fence : tile->uses->fences) {
-      if (std::find(users.begin(), users.end(), fence.timeline) != users.end()) uses.join(fence);
-    }
-    if (!uses.empty()) free.push_back({tile->size, std::move(uses)});
-  }
-  return free;
-}
-
 std::vector<std::string> PageListing::validate(const std::vector<Range>& in_use) const {
   const PageTables& tables = heap_.tables;
   Broken broken;

@@ -41,12 +41,6 @@ class PageListing {
   std::vector<PageId> pages_under(Range block) const;
   // Are these the heap's addresses: in its home row, or mapped in one of its stitched rows?
   bool has_addresses(Range run) const;
-  // Free bytes with fences of these streams. Whether the fences are past is not asked.
-  struct FreeInUse {
-    Bytes bytes;
-    FenceSet uses;  // the fences of those streams
-  };
-  std::vector<FreeInUse> free_in_use_by(const std::vector<TimelineId>& users) const;
 
   // Broken invariants, named. `in_use`: the runs given out, as the stream heaps have them.
   std::vector<std::string> validate(const std::vector<Range>& in_use) const;

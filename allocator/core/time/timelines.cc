@@ -241,7 +241,7 @@ Result<bool> Timelines::complete(const FenceSet& fences, Asks asks) {
     const MutexLock lock(mutex_);
     if (is_complete(fence)) continue;  // another thread saw it
     Timeline& mine = timelines_[fence.timeline.value];
-    if (polls_ == Polls::no && asks != Asks::reports && !mine.stream.is_in_capture()) return false;
+    if (polls_ == Polls::no && !mine.stream.is_in_capture()) return false;
     Status status;
     const Recorded* recorded = mine.covering(fence.sequence);
     if (recorded == nullptr) {

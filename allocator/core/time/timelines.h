@@ -140,10 +140,9 @@ class Timelines {
   //   remembers: what was seen is known from now on.
   //   looks: nothing is remembered: for questions whose answer must not change where memory is
   //     placed later, which is a function of the program, and not of the device's speed.
-  //   reports: likewise; and placement does not depend on this answer either.
-  // With Polls::no the device is asked for reports alone, and about what was captured, whose end
-  // the program decides.
-  enum class Asks { remembers, looks, reports };
+  // With Polls::no the device is asked about what was captured alone, whose end the program
+  // decides.
+  enum class Asks { remembers, looks };
   Result<bool> complete(const FenceSet& fences, Asks asks = Asks::remembers);
   // The same of work that is to be over before memory is unmapped. With Polls::no the first call
   // records what is to be waited for, and a later one waits.

@@ -173,11 +173,6 @@ class DeviceHeap {
   // Once this returns, `sink` is called no more. Returns whether it was recording.
   bool stop_recording(EventSink& sink);
 
-  // Returns the device heap's free bytes with a fence of one of these streams, if the host has not
-  // seen that fence complete. Counts only free blocks of more than 256 KiB and slabs with no live
-  // block, and no graph pools. Asks the device about each such fence.
-  Bytes free_bytes_used_by(std::span<const Stream> users) const;
-
   // The tags of the heap's memory, which sleep and wake.
   HeapTags& tags();
 

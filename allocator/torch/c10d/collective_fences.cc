@@ -133,17 +133,4 @@ void CollectiveFences::on_current_stream(int device, Operation& operation) noexc
   }
 }
 
-Bytes CollectiveFences::bytes_in_use(int device) {
-  DeviceMemory* const memory = backend_.opened(device);
-  if (memory == nullptr) return 0_B;
-  std::vector<Stream> streams;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [key, stream] : private_streams_) {
-      if (key.device == device) streams.push_back(stream);
-    }
-  }
-  return memory->heap().free_bytes_used_by(streams);
-}
-
 }  // namespace weir::pytorch

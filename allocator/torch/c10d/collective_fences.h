@@ -33,9 +33,6 @@ class CollectiveFences final : public CollectiveMemory {
 
   // Operations that got a fence so far.
   std::uint64_t fenced() const { return fenced_.load(std::memory_order_relaxed); }
-  // Bytes of the device that are free, and that operations may still use
-  // (DeviceHeap::free_bytes_used_by).
-  Bytes bytes_in_use(int device);
 
  private:
   Stream private_stream(const CommStreamKey& key);

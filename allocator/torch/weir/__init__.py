@@ -14,12 +14,12 @@ from weir._enable import enable
 from weir._graphs import launching
 from weir._in_use import enabled
 from weir._layouts import check_layouts, step
-from weir._memory import (collective_memory, fence, layout, plain_memory, plain_pool, record,
+from weir._memory import (fence, layout, plain_memory, plain_pool, record,
                           snapshot, stats, trim)
 from weir._native import Problem, info
 from weir._sleep import changed, residue, sleep, tag, tags, wake
 
-__all__ = ["Problem", "changed", "check_layouts", "collective_memory", "enable", "enabled", "fence", "info",
+__all__ = ["Problem", "changed", "check_layouts", "enable", "enabled", "fence", "info",
            "launching", "layout", "plain_memory", "plain_pool", "record", "residue", "sleep", "snapshot", "stats",
            "step", "tag", "tags", "trim", "wake"]
 __version__ = "0.1.0"

@@ -171,27 +171,6 @@ def numbers_of(library: ctypes.CDLL, kind: type, ask: Callable) -> list:
     return array[:needed.value]
 
 
-def collective_memory(device: object = None) -> int:
-    """Bytes of one device (the current one) that are free for the program, and that operations of
-    torch.distributed may still use: whatever is given that memory waits for them on the GPU.
-
-    Counts blocks of more than 256 KiB, outside graphs. 0 with WEIR_C10D=0, and with the pluggable
-    library: PyTorch keeps the tensors then, and they are not free.
-    """
-    return _collectives(_device(device))[0]
-
-
-def _collectives(device: int) -> tuple[int, int]:
-    """Those bytes; and how many operations got a fence so far."""
-    library = _in_use.active()
-    if _in_use.enabled() != "full":
-        return 0, 0
-    used, operations = ctypes.c_uint64(), ctypes.c_uint64()
-    _native.check(library, library.weir_torch_collectives(device, ctypes.byref(used),
-                                                          ctypes.byref(operations)))
-    return used.value, operations.value
-
-
 def trim(keep: int = 0) -> int:
     """Gives idle memory back to the driver until each device holds at most `keep` bytes.
 
