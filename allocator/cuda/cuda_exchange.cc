@@ -43,32 +43,6 @@ Result<PhysicalHandle> DriverDevice::import_page(int descriptor) {
   return PhysicalHandle{handle};
 }
 
-Result<std::string> DriverDevice::export_fabric(PhysicalHandle page) {
-  if (!exports(page_properties(), CU_MEM_HANDLE_TYPE_FABRIC)) {
-    return Error(ErrorCode::device, opened_.name + ": its memory has no fabric handles here");
-  }
-  const ContextScope scope = current();
-  CUmemFabricHandle handle{};
-  const CUresult result =
-      driver_.cuMemExportToShareableHandle(&handle, page.value, CU_MEM_HANDLE_TYPE_FABRIC, 0);
-  if (result != CUDA_SUCCESS) return driver_.error("cuMemExportToShareableHandle", result);
-  return std::string{std::begin(handle.data), std::end(handle.data)};
-}
-
-Result<PhysicalHandle> DriverDevice::import_fabric(const std::string& handle) {
-  CUmemFabricHandle given{};
-  if (Status right = expect_size(handle, sizeof given.data); !right) {
-    return std::move(right).error();
-  }
-  std::copy(handle.begin(), handle.end(), std::begin(given.data));
-  const ContextScope scope = current();
-  CUmemGenericAllocationHandle page = 0;
-  const CUresult result =
-      driver_.cuMemImportFromShareableHandle(&page, &given, CU_MEM_HANDLE_TYPE_FABRIC);
-  if (result != CUDA_SUCCESS) return driver_.error("cuMemImportFromShareableHandle", result);
-  return PhysicalHandle{page};
-}
-
 Result<MemoryExchange::SharedSegment> DriverDevice::export_segment(Address segment) {
   CUdeviceptr base = segment.value;
   {

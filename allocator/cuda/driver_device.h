@@ -55,8 +55,6 @@ class DriverDevice final : public CudaDevice {
   int ordinal() const override { return opened_.ordinal; }
   Result<int> export_page(PhysicalHandle page) override;
   Result<PhysicalHandle> import_page(int descriptor) override;
-  Result<std::string> export_fabric(PhysicalHandle page) override;
-  Result<PhysicalHandle> import_fabric(const std::string& handle) override;
   Result<SharedSegment> export_segment(Address segment) override;
   Result<Address> import_segment(const std::string& handle) override;
   Status close_segment(Address imported) override;

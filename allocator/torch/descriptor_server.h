@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // File descriptors for other processes: a Unix socket gives them to whoever knows a key.
 //
-// Unlike pidfd_getfd() this needs no right to trace the process that has them, and reaches other
-// containers, as long as both share a network namespace: the socket's name is abstract.
+// This reaches other containers, as long as both share a network namespace: the socket's name is
+// abstract.
 #pragma once
 
 #include <cstddef>

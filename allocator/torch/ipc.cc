@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/ipc.h"
 
-#include <fcntl.h>
-#include <fmt/ranges.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <charconv>
-#include <cstring>
 #include <nlohmann/json.hpp>
-#include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "torch/process_end.h"
@@ -22,7 +14,7 @@ namespace {
 
 using Handle = c10::cuda::CUDACachingAllocator::ShareableHandle;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr char kMagic[] = "weir-ipc ";
 
 // PyTorch's own handles. Later versions changed the form of expandable segments alone, and every
@@ -33,108 +25,34 @@ constexpr std::size_t kDriverHandle = 64;
 // No block has more: sums of sizes that a handle names can't overflow.
 constexpr std::uint64_t kMostPages = 1 << 20, kMostPageBytes = std::uint64_t{1} << 42;
 
-constexpr long kPidfdOpen = 434, kPidfdGetfd = 438;  // older headers have no SYS_* for them
-
-// Zero: unknown.
-std::uint64_t own_process_namespace() {
-  struct stat found {};
-  return ::stat("/proc/self/ns/pid", &found) == 0 ? found.st_ino : 0;
-}
-
-std::uint64_t inode_of(int descriptor) {
-  struct stat found {};
-  return ::fstat(descriptor, &found) == 0 ? found.st_ino : 0;
-}
-
-std::string to_hex(const std::string& bytes) {
-  return fmt::format("{:02x}",
-                     fmt::join(std::vector<unsigned char>(bytes.begin(), bytes.end()), ""));
-}
-
-// False: not two hexadecimal digits for each byte of a driver's handle.
-bool from_hex(std::string_view digits, std::string& bytes) {
-  if (digits.size() != 2 * kDriverHandle) return false;
-  for (; !digits.empty(); digits.remove_prefix(2)) {
-    unsigned char byte = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + 2, byte, 16);
-    if (error != std::errc{} || end != digits.data() + 2) return false;
-    bytes.push_back(static_cast<char>(byte));
-  }
-  return true;
-}
-
 Error cant_share() {
   return {ErrorCode::unavailable, "a simulated device's memory can't be shared"};
 }
 
-Error pidfd_error(const char* call) {
-  return {ErrorCode::unavailable, fmt::format("{}: {}", call, std::strerror(errno))};
-}
-
-// Of the process itself, as far as it allows that.
-Result<std::vector<Descriptor>> take_over(const SharedBlock& block) {
-  if (block.process_namespace != own_process_namespace()) {
-    return Error(ErrorCode::unavailable, "it is in another process namespace");
-  }
-  const Descriptor process(static_cast<int>(::syscall(kPidfdOpen, block.process, 0)));
-  if (process.number() < 0) return pidfd_error("pidfd_open");
-  std::vector<Descriptor> taken;
-  for (const SharedBlock::Page& page : block.pages) {
-    const long mine = ::syscall(kPidfdGetfd, process.number(), page.descriptor, 0);
-    if (mine < 0) return pidfd_error("pidfd_getfd");
-    taken.emplace_back(static_cast<int>(mine));
-    if (inode_of(taken.back().number()) != page.inode) {
-      return Error(ErrorCode::unknown_pointer, "the process that shares has freed the memory");
-    }
-  }
-  return taken;
-}
-
-// The pages of the block, by the first way that reaches the process.
+// The pages of the block, by the descriptors that its process gives.
 Result<std::vector<PhysicalHandle>> import_pages(MemoryCalls& device, MemoryExchange& exchange,
                                                  const SharedBlock& block) {
-  using Pages = Result<std::vector<PhysicalHandle>>;
-  // import(i) of each; where one fails, those before it are released.
-  const auto import_each = [&](auto&& import) -> Pages {
-    std::vector<PhysicalHandle> pages;
-    while (pages.size() < block.pages.size()) {
-      Result<PhysicalHandle> handle = import(pages.size());
-      if (!handle) {
-        for (const PhysicalHandle imported : pages) (void)device.release(imported);
-        return std::move(handle).error();
-      }
-      pages.push_back(*handle);
+  const auto descriptors = take_descriptors(block.offer, block.pages.size());
+  if (!descriptors && descriptors.error().code() == ErrorCode::unavailable) {
+    return Error(
+        ErrorCode::unavailable,
+        fmt::format("memory shared by process {} can't be had from its socket: {}. The process "
+                    "must live, and keep the memory until it is opened here; and both must share a "
+                    "network namespace (containers: one pod, or --network=host), or the memory be "
+                    "of weir.plain_pool()",
+                    block.process, descriptors.error().message()));
+  }
+  if (!descriptors) return descriptors.error();
+  std::vector<PhysicalHandle> pages;
+  for (const Descriptor& descriptor : *descriptors) {
+    Result<PhysicalHandle> page = exchange.import_page(descriptor.number());
+    if (!page) {
+      for (const PhysicalHandle imported : pages) (void)device.release(imported);
+      return std::move(page).error();
     }
-    return pages;
-  };
-  const auto of_descriptors = [&](Result<std::vector<Descriptor>> all) -> Pages {
-    if (!all) return std::move(all).error();
-    return import_each([&](std::size_t i) { return exchange.import_page((*all)[i].number()); });
-  };
-  const auto by_fabric = [&]() -> Pages {
-    if (block.pages.front().fabric.empty()) {
-      return Error(ErrorCode::unavailable, "it has no fabric handles");
-    }
-    const Pages pages =
-        import_each([&](std::size_t i) { return exchange.import_fabric(block.pages[i].fabric); });
-    return pages ? pages : Error(ErrorCode::unavailable, pages.error().message());
-  };
-  Pages given = of_descriptors(take_descriptors(block.offer, block.pages.size()));
-  if (given || given.error().code() != ErrorCode::unavailable) return given;
-  Pages fabric = by_fabric();
-  if (fabric) return fabric;
-  Pages taken = of_descriptors(take_over(block));
-  if (taken || taken.error().code() != ErrorCode::unavailable) return taken;
-  return Error(
-      ErrorCode::unavailable,
-      fmt::format("memory shared by process {} can't be had. From its socket: {}. By the fabric: "
-                  "{}. By pidfd: {}. "
-                  "The process must live, and keep the memory until it is opened here; and both "
-                  "must share a network namespace (containers: one pod, or --network=host), or an "
-                  "NVLink domain with a channel for both (nvidia-imex), or "
-                  "run as one user that may trace its processes (kernel.yama.ptrace_scope)",
-                  block.process, given.error().message(), fabric.error().message(),
-                  taken.error().message()));
+    pages.push_back(*page);
+  }
+  return pages;
 }
 
 }  // namespace
@@ -164,8 +82,8 @@ class OpenedMemory {
     Result<std::vector<PhysicalHandle>> handles = import_pages(device_, exchange_, block);
     if (!handles) return std::move(handles).error();
     for (std::size_t i = 0; i < handles->size(); ++i) {
-      pages_.emplace_back((*handles)[i], block.pages[i].bytes);
-      size_ += block.pages[i].bytes;
+      pages_.emplace_back((*handles)[i], block.pages[i]);
+      size_ += block.pages[i];
     }
     Result<Address> base = device_.reserve(size_, device_.granularity());
     if (!base) return std::move(base).error();
@@ -200,16 +118,12 @@ class OpenedMemory {
 
 std::string SharedBlock::encode() const {
   nlohmann::json pages_json = nlohmann::json::array();
-  for (const Page& page : pages) {
-    pages_json.push_back({page.descriptor, page.inode, page.bytes.count});
-    if (!page.fabric.empty()) pages_json.back().push_back(to_hex(page.fabric));
-  }
-  return kMagic +
-         nlohmann::json{
-             {"version", kVersion},  {"process", process}, {"namespace", process_namespace},
-             {"socket", offer.name}, {"key", offer.key},   {"skipped", skipped.count},
-             {"bytes", bytes.count}, {"pages", pages_json}}
-             .dump();
+  for (const Bytes page : pages) pages_json.push_back(page.count);
+  return kMagic + nlohmann::json{{"version", kVersion},      {"process", process},
+                                 {"socket", offer.name},     {"key", offer.key},
+                                 {"skipped", skipped.count}, {"bytes", bytes.count},
+                                 {"pages", pages_json}}
+                      .dump();
 }
 
 Result<SharedBlock> SharedBlock::decode(const std::string& handle) {
@@ -225,21 +139,16 @@ Result<SharedBlock> SharedBlock::decode(const std::string& handle) {
     if (json.at("version").get<int>() != kVersion) return refuse("it is of another version");
     SharedBlock block{
         .process = json.at("process").get<int>(),
-        .process_namespace = json.at("namespace").get<std::uint64_t>(),
         .offer = {json.at("socket").get<std::string>(), json.at("key").get<std::string>()},
         .skipped = {json.at("skipped").get<std::uint64_t>()},
         .bytes = {json.at("bytes").get<std::uint64_t>()}};
     Bytes in_all;
     for (const nlohmann::json& page : json.at("pages")) {
-      Page& each = block.pages.emplace_back(Page{page.at(0).get<int>(),
-                                                 page.at(1).get<std::uint64_t>(),
-                                                 {page.at(2).get<std::uint64_t>()}});
-      if (block.pages.size() > kMostPages || each.bytes == 0_B ||
-          each.bytes.count > kMostPageBytes ||
-          (page.size() > 3 && !from_hex(page.at(3).get<std::string>(), each.fabric))) {
+      const Bytes bytes = block.pages.emplace_back(Bytes{page.get<std::uint64_t>()});
+      if (block.pages.size() > kMostPages || bytes == 0_B || bytes.count > kMostPageBytes) {
         return damaged;
       }
-      in_all += each.bytes;
+      in_all += bytes;
     }
     const bool is_whole = block.skipped <= in_all && block.bytes <= in_all - block.skipped;
     return block.pages.empty() || !is_whole ? Result<SharedBlock>(damaged) : block;
@@ -273,18 +182,13 @@ Result<std::string> decode_segment(const std::string& handle) {
 Result<SharedBlocks::Known> SharedBlocks::share_pages(MemoryExchange& exchange,
                                                       const BlockInfo& block,
                                                       const std::vector<PagePart>& parts) {
-  SharedBlock shared{.process = ::getpid(),
-                     .process_namespace = own_process_namespace(),
-                     .skipped = parts.front().offset,
-                     .bytes = block.bytes};
+  SharedBlock shared{.process = ::getpid(), .skipped = parts.front().offset, .bytes = block.bytes};
   std::vector<Descriptor> descriptors;
   for (const PagePart& part : parts) {
     Result<int> descriptor = exchange.export_page(part.handle);
     if (!descriptor) return std::move(descriptor).error();
     descriptors.emplace_back(*descriptor);
-    const Result<std::string> fabric = exchange.export_fabric(part.handle);
-    shared.pages.push_back(
-        {*descriptor, inode_of(*descriptor), part.page_bytes, fabric ? *fabric : std::string{}});
+    shared.pages.push_back(part.page_bytes);
   }
   Result<DescriptorServer::Offer> offer = server_.offer(std::move(descriptors));
   if (!offer) return std::move(offer).error();

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory shared between processes: PyTorch's IPC handles for blocks of Weir's.
 //
-// Pages: a handle names the process that shares, and where its file descriptors of the pages are to
-// be had: from a socket (descriptor_server.h), or by pidfd_getfd(), which needs the right to trace.
-// It has the pages' fabric handles as well, if there are any, for who reaches neither. All pages of
-// a block are shared.
+// Pages: a handle names the socket where file descriptors of the pages are to be had
+// (descriptor_server.h). All pages of a block are shared.
 //
 // Plain memory, and that of a pool with a source: the driver's handle, as PyTorch's own allocator
 // writes it. So processes with and without Weir can share it with each other.
@@ -28,18 +26,11 @@ namespace weir::pytorch {
 
 // What a handle says of a block whose memory is pages.
 struct SharedBlock {
-  int process = 0;
-  std::uint64_t process_namespace = 0;  // in which `process` is its number
+  int process = 0;  // that shares, for messages
   DescriptorServer::Offer offer;
   Bytes skipped;  // of the first page, before the block
   Bytes bytes;
-  struct Page {
-    int descriptor = -1;      // in that process
-    std::uint64_t inode = 0;  // of its file: the number may be another file's by now
-    Bytes bytes;
-    std::string fabric;  // its handle of 64 bytes; empty: it has none
-  };
-  std::vector<Page> pages;
+  std::vector<Bytes> pages;  // their sizes
 
   std::string encode() const;
   // Errors: invalid_input (not a handle of Weir's, or of another version; or damaged).

@@ -59,26 +59,13 @@ TEST_F(CudaExchange, APageComesBackByItsDescriptor) {
   expect_same_memory(*other);
 }
 
-TEST_F(CudaExchange, APageComesBackByTheFabric) {
-  const Result<std::string> handle = exchange().export_fabric(page_);
-  if (!handle) GTEST_SKIP() << handle.error().message();
-  EXPECT_EQ(handle->size(), 64u);
-  const Result<PhysicalHandle> other = exchange().import_fabric(*handle);
-  ASSERT_TRUE(other.ok()) << other.error().message();
-  expect_same_memory(*other);
-}
-
 TEST_F(CudaExchange, WhatIsNoHandleIsRefused) {
   for (const std::string& handle : {std::string{}, std::string(63, 'x'), std::string(65, 'x')}) {
-    const Result<PhysicalHandle> page = exchange().import_fabric(handle);
-    ASSERT_FALSE(page.ok());
-    EXPECT_EQ(page.error().code(), ErrorCode::invalid_input);
-    EXPECT_THAT(page.error().message(), testing::HasSubstr("64 bytes"));
-    EXPECT_FALSE(exchange().import_segment(handle).ok());
+    const Result<Address> segment = exchange().import_segment(handle);
+    ASSERT_FALSE(segment.ok());
+    EXPECT_EQ(segment.error().code(), ErrorCode::invalid_input);
+    EXPECT_THAT(segment.error().message(), testing::HasSubstr("64 bytes"));
   }
-  const Result<PhysicalHandle> page = exchange().import_fabric(std::string(64, 'x'));
-  ASSERT_FALSE(page.ok());
-  EXPECT_EQ(page.error().code(), ErrorCode::device);
 }
 
 }  // namespace

@@ -39,9 +39,8 @@ class ExchangingDevice final : public ForwardingDevice, public MemoryExchange {
   explicit ExchangingDevice(SimDevice& inner) : ForwardingDevice(inner) {}
 
   bool refuses_export = false;
-  bool has_fabric = false;
   std::uint64_t exported = 0, imported = 0, closed = 0;
-  std::uint64_t imported_by_fabric = 0, fails_import_at = ~std::uint64_t{0};
+  std::uint64_t fails_import_at = ~std::uint64_t{0};
   Bytes displaced;  // of segments, within what the driver gave
   Address imported_at{0x7000'0000'0000};
 
@@ -63,20 +62,9 @@ class ExchangingDevice final : public ForwardingDevice, public MemoryExchange {
     if (::pread(descriptor, &size, sizeof size, 0) != static_cast<ssize_t>(sizeof size)) {
       return Error(ErrorCode::device, "no page");
     }
+    if (imported == fails_import_at) return Error(ErrorCode::device, "lost");
     ++imported;
     return create(Bytes{size});
-  }
-  Result<std::string> export_fabric(PhysicalHandle page) override {
-    if (!has_fabric) return Error(ErrorCode::device, "no fabric");
-    std::string handle = "fabric " + std::to_string(sizes_.at(page.value).count);
-    handle.resize(64, '\0');
-    return handle;
-  }
-  Result<PhysicalHandle> import_fabric(const std::string& handle) override {
-    if (!has_fabric) return Error(ErrorCode::device, "no channel");
-    if (imported_by_fabric == fails_import_at) return Error(ErrorCode::device, "lost");
-    ++imported_by_fabric;
-    return create(Bytes{std::stoull(handle.substr(7))});
   }
   Result<SharedSegment> export_segment(Address segment) override {
     std::string handle = "segment " + std::to_string(segment.value);
@@ -195,85 +183,21 @@ TEST_F(SharedMemory, ASmallBlockBesideOthersIsShared) {
   EXPECT_GT(decoded.skipped, 0_B);
 }
 
-TEST_F(SharedMemory, ComesFromTheSocketWithoutARightToTrace) {
-  const std::string handle = changed(handle_of(allocate(3_MiB)), [](SharedBlock& block) {
-    ++block.process_namespace;
-    for (SharedBlock::Page& page : block.pages) page.descriptor = -1;
-  });
-  EXPECT_TRUE(open(handle).ok());
-}
-
-TEST_F(SharedMemory, ComesByPidfdWhereThereIsNoSocket) {
-  const std::string handle =
-      changed(handle_of(allocate(3_MiB)), [](SharedBlock& block) { block.offer.name = "nowhere"; });
-  EXPECT_TRUE(open(handle).ok());
-}
-
-// As another machine, or a container that shares nothing with this one, sees it.
-std::string seen_from_afar(SharedBlock block) {
-  block.offer.name = "nowhere";
-  ++block.process_namespace;
-  return block.encode();
-}
-
-TEST_F(SharedMemory, ComesByTheFabricWhereTheProcessIsOutOfReach) {
-  device_.has_fabric = true;
-  const SharedBlock block = SharedBlock::decode(handle_of(allocate(200_MiB))).value();
-  ASSERT_GT(block.pages.size(), 1u);
-  const std::shared_ptr<void> memory = open(seen_from_afar(block)).value();
-  EXPECT_EQ(device_.imported_by_fabric, block.pages.size());
-  EXPECT_EQ(device_.imported, 0u);
-  Bytes reached;
-  for (const auto& part : sim_.translate(Address::of(memory.get()), 200_MiB)) reached += part.bytes;
-  EXPECT_EQ(reached, 200_MiB);
-}
-
-TEST_F(SharedMemory, ComesFromTheSocketAlsoWhereThereIsAFabric) {
-  device_.has_fabric = true;
-  EXPECT_TRUE(open(handle_of(allocate(3_MiB))).ok());
-  EXPECT_EQ(device_.imported_by_fabric, 0u);
-}
-
-// Here the fabric has no channel, or loses one page of several.
-TEST_F(SharedMemory, AFabricThatFailsLeavesNothingAndPidfdIsTried) {
-  device_.has_fabric = true;
-  const SharedBlock block = SharedBlock::decode(handle_of(allocate(200_MiB))).value();
+TEST_F(SharedMemory, APageThatIsLostOnTheWayLeavesNothing) {
+  const std::string handle = handle_of(allocate(200_MiB));
   const Bytes held = sim_.physical_bytes();
   device_.fails_import_at = 1;
-  SharedBlock near = block;
-  near.offer.name = "nowhere";
-  std::shared_ptr<void> memory = open(near.encode()).value();
-  EXPECT_EQ(device_.imported_by_fabric, 1u);
-  EXPECT_EQ(device_.imported, block.pages.size());
-  memory = nullptr;
+  EXPECT_THAT(refusal(handle), HasSubstr("lost"));
+  EXPECT_EQ(device_.imported, 1u);
   EXPECT_EQ(sim_.physical_bytes(), held);
-  EXPECT_THAT(refusal(seen_from_afar(block)), HasSubstr("By the fabric: lost"));
-  EXPECT_EQ(sim_.physical_bytes(), held);
-  device_.has_fabric = false;
-  EXPECT_THAT(refusal(seen_from_afar(block)), HasSubstr("By the fabric: no channel"));
 }
 
-TEST_F(SharedMemory, AFabricHandleThatIsCutIsRefused) {
-  device_.has_fabric = true;
-  SharedBlock block = SharedBlock::decode(handle_of(allocate(3_MiB))).value();
-  block.pages[0].fabric.pop_back();
-  EXPECT_THAT(refusal(block.encode()), HasSubstr("damaged"));
-  block.pages[0].fabric = std::string(64, 'x');
-  std::string handle = block.encode();
-  handle[handle.find("7878")] = 'g';
-  EXPECT_THAT(refusal(handle), HasSubstr("damaged"));
-}
-
-TEST_F(SharedMemory, WhichCanBeHadInNeitherWaySaysBothAndTheRemedy) {
-  const std::string handle = changed(handle_of(allocate(3_MiB)), [](SharedBlock& block) {
-    block.offer.name = "nowhere";
-    ++block.process_namespace;
-  });
-  const std::string said = refusal(handle);
+TEST_F(SharedMemory, WhoseProcessIsOutOfReachSaysSoAndTheRemedy) {
+  const std::string said = refusal(changed(
+      handle_of(allocate(3_MiB)), [](SharedBlock& block) { block.offer.name = "nowhere"; }));
   EXPECT_THAT(said, HasSubstr("connect: Connection refused"));
-  EXPECT_THAT(said, HasSubstr("By the fabric: it has no fabric handles"));
-  EXPECT_THAT(said, HasSubstr("another process namespace"));
-  EXPECT_THAT(said, HasSubstr("kernel.yama.ptrace_scope"));
+  EXPECT_THAT(said, HasSubstr("--network=host"));
+  EXPECT_THAT(said, HasSubstr("weir.plain_pool()"));
 }
 
 TEST_F(SharedMemory, ThatWasFreedCantBeOpenedAndWhatIsOpenStays) {
@@ -288,11 +212,6 @@ TEST_F(SharedMemory, ThatWasFreedCantBeOpenedAndWhatIsOpenStays) {
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code(), ErrorCode::unknown_pointer);
   EXPECT_THAT(late.error().message(), HasSubstr("has freed the memory"));
-  // By pidfd, where the descriptor's number is another page's by now.
-  const std::string without_socket =
-      changed(handle, [](SharedBlock& shared) { shared.offer.name = "nowhere"; });
-  (void)handle_of(allocate(5_MiB));
-  EXPECT_FALSE(elsewhere.open(device_, without_socket).ok());
 }
 
 TEST_F(SharedMemory, ThatTheDeviceDoesNotExportIsAnErrorAndLeavesNothing) {
@@ -405,7 +324,7 @@ TEST_F(SharedMemory, SizesThatOverflowAreRefused) {
   for (const Bytes much : {Bytes{~std::uint64_t{0}}, Bytes{~std::uint64_t{0} - 4'000'000}}) {
     EXPECT_THAT(refusal(changed(good, [&](SharedBlock& block) { block.skipped = much; })),
                 HasSubstr("damaged"));
-    EXPECT_THAT(refusal(changed(good, [&](SharedBlock& block) { block.pages[0].bytes = much; })),
+    EXPECT_THAT(refusal(changed(good, [&](SharedBlock& block) { block.pages[0] = much; })),
                 HasSubstr("damaged"));
   }
   EXPECT_THAT(refusal(changed(good, [&](SharedBlock& block) { block.pages.clear(); })),
@@ -510,7 +429,7 @@ TEST_F(SharedMemory, HandlesOfOthersSayWhyTheyAreRefused) {
     return handle.replace(handle.find(from), from.size(), to);
   };
   EXPECT_THAT(refusal_of("no " + good), HasSubstr("not one of Weir's"));
-  EXPECT_THAT(refusal_of(replaced("\"version\":2", "\"version\":1")),
+  EXPECT_THAT(refusal_of(replaced("\"version\":3", "\"version\":2")),
               HasSubstr("of another version"));
   EXPECT_THAT(refusal_of(replaced("\"version\"", "\"virgin\"")), HasSubstr("damaged"));
   for (const char* const json : {"", "[]", "{", "{}"}) {
@@ -520,7 +439,7 @@ TEST_F(SharedMemory, HandlesOfOthersSayWhyTheyAreRefused) {
   const auto with = [&](Bytes page, Bytes skipped, Bytes bytes) {
     SharedBlock other = block;
     other.pages.resize(1);
-    other.pages[0].bytes = page;
+    other.pages[0] = page;
     other.skipped = skipped;
     other.bytes = bytes;
     return other.encode();

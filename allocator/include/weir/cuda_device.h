@@ -34,12 +34,6 @@ class MemoryExchange {
   virtual Result<int> export_page(PhysicalHandle page) = 0;
   virtual Result<PhysicalHandle> import_page(int descriptor) = 0;
 
-  // A page as a handle of 64 bytes (CUDA: CUmemFabricHandle), and a page from such a handle: it
-  // needs no descriptor, and so reaches other machines of the same NVLink domain, and containers
-  // that share nothing. It keeps no memory alive: the page must live until it has been imported.
-  virtual Result<std::string> export_fabric(PhysicalHandle page) = 0;
-  virtual Result<PhysicalHandle> import_fabric(const std::string& handle) = 0;
-
   // Plain memory: the memory that the driver gave, by a handle of 64 bytes (CUDA:
   // cudaIpcMemHandle_t) which other processes open, and where in it the segment begins.
   struct SharedSegment {
