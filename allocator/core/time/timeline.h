@@ -57,16 +57,11 @@ struct Timeline {
   Sequence latest() const { return {point.load().value - (retired ? 0 : 1)}; }
   bool is_complete(Sequence sequence) const { return sequence <= complete.load(); }
 
-  // The earliest event that covers `sequence`; null if there is none. Sequences rise by one, but
-  // for a few gaps, so it is next to where that would have it.
+  // The earliest event that covers `sequence`; null if there is none.
   const Recorded* covering(Sequence sequence) const {
-    const std::size_t size = events.size();
-    if (size == 0 || events.back().sequence < sequence) return nullptr;
-    if (size == 1 || events[size - 2].sequence < sequence) return &events.back();
-    const std::uint64_t before = sequence.value - std::min(sequence, events.front().sequence).value;
-    std::size_t i = static_cast<std::size_t>(std::min<std::uint64_t>(before, size - 1));
+    std::size_t i = events.size();
     while (i > 0 && events[i - 1].sequence >= sequence) --i;
-    return &events[i];
+    return i == events.size() ? nullptr : &events[i];
   }
 
   // The latest point that an event of the whole context covers: that of the last event recorded

@@ -2,8 +2,6 @@
 #include "core/time/timelines.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,17 +15,6 @@ namespace {
 // How many retired streams the device is asked about at a time.
 constexpr int kRetiredAsked = 4;
 
-std::atomic<std::uint64_t> the_next_serial{1};
-
-// The streams that a thread looked up last. A stream's timeline never changes, and a serial number
-// is never used again, so nothing here can be out of date.
-struct Known {
-  std::uint64_t serial = 0;
-  std::uint64_t stream = 0;
-  TimelineId timeline;
-};
-constinit thread_local std::array<Known, 8> the_known;
-
 }  // namespace
 
 Timelines::Timelines(EventCalls& device, Observer& observer, OpenCaptures& captures, Trust trust,
@@ -37,9 +24,8 @@ Timelines::Timelines(EventCalls& device, Observer& observer, OpenCaptures& captu
       captures_(captures),
       trust_(trust),
       polls_(polls),
-      serial_(the_next_serial.fetch_add(1)),
       events_(device, captures) {
-  if (trust == Trust::context) context_ = find_or_add(Stream::all());
+  if (trust == Trust::context) context_ = of(Stream::all());
 }
 
 Timelines::~Timelines() {
@@ -50,14 +36,6 @@ Timelines::~Timelines() {
 }
 
 TimelineId Timelines::of(Stream stream) {
-  Known& known = the_known[stream.id % the_known.size()];
-  if (known.serial != serial_ || known.stream != stream.id) {
-    known = {serial_, stream.id, find_or_add(stream)};
-  }
-  return known.timeline;
-}
-
-TimelineId Timelines::find_or_add(Stream stream) {
   const MutexLock lock(mutex_);
   const TimelineId next{static_cast<std::uint32_t>(timelines_.size())};
   const auto [known, is_new] = by_stream_.try_emplace(stream.id, next);

@@ -20,8 +20,8 @@
 //
 // Threads: self-synchronised, by a lock that is taken after those of heaps and pages.
 // (OpenCaptures', the observer's and the device's come after it.) Points, streams, and what the
-// host knows to be complete are read without it; so are streams that this thread looked up before.
-// Record, wait and query are driver calls made under it.
+// host knows to be complete are read without it. Record, wait and query are driver calls made
+// under it.
 #pragma once
 
 #include <atomic>
@@ -168,7 +168,6 @@ class Timelines {
   // Spare events that drop_events() leaves, for the work that begins anew.
   static constexpr std::size_t kSpareKept = 16;
 
-  TimelineId find_or_add(Stream stream) WEIR_EXCLUDES(mutex_);
   bool is_complete(Fence fence) const {
     return timelines_[fence.timeline.value].is_complete(fence.sequence);
   }
@@ -188,8 +187,7 @@ class Timelines {
   OpenCaptures& captures_;
   const Trust trust_;
   const Polls polls_;
-  TimelineId context_;          // under Trust::context
-  const std::uint64_t serial_;  // of this object, in the process
+  TimelineId context_;  // under Trust::context
 
   std::atomic<std::uint64_t> learnt_{0};
   mutable Mutex mutex_;
