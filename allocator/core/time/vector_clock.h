@@ -67,14 +67,10 @@ class VectorClock {
 
   // Where `timeline` is, or would have to be put.
   std::size_t place(TimelineId timeline) const {
-    std::size_t i = 0;
-    for (std::size_t rest = entries_.size(); rest > 0;) {
-      const std::size_t half = rest / 2;
-      const bool beyond = entries_[i + half].timeline < timeline;
-      i += beyond ? half + 1 : 0;
-      rest = beyond ? rest - half - 1 : half;
-    }
-    return i;
+    const auto place = std::lower_bound(
+        entries_.begin(), entries_.end(), timeline,
+        [](const Fence& entry, TimelineId wanted) { return entry.timeline < wanted; });
+    return static_cast<std::size_t>(place - entries_.begin());
   }
   bool has(std::size_t i, TimelineId timeline) const {
     return i < entries_.size() && entries_[i].timeline == timeline;
