@@ -181,7 +181,7 @@ Status DeviceHeap::Impl::deallocate(void* block) {
   const Address at = Address::of(block);
   StreamHeap* const heap = registry.owner_of(at);
   if (heap == nullptr) [[unlikely]]
-    return Pools::unknown(block, "deallocate");
+    return pools.unknown(block, "deallocate");
   if (entrance.bound()) {
     const Result<bool> waits = defer(*heap, at);
     if (!waits) return waits.error();
@@ -191,14 +191,14 @@ Status DeviceHeap::Impl::deallocate(void* block) {
   if (!done) [[unlikely]]
     return std::move(done).error();
   if (!*done) [[unlikely]]
-    return pools.unknown_or_inside(block, "deallocate");
+    return pools.unknown(block, "deallocate");
   if (budget.excess() > 0_B) [[unlikely]]
     exchange.keep_to_limit();
   return {};
 }
 
 Result<bool> DeviceHeap::Impl::defer(StreamHeap& heap, Address block) {
-  if (waiting.contains(block)) return Pools::unknown(block.pointer(), "deallocate");
+  if (waiting.contains(block)) return pools.unknown(block.pointer(), "deallocate");
   if (heap.pool() != 0) return false;  // the pool has rules of its own
   std::optional<Stream> stream;
   if (const LiveBlock live = heap.live(block)) stream = live.stream();

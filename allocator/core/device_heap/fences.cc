@@ -34,7 +34,7 @@ Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const 
                 bool unsure = false) {
   const Address at = Address::of(block);
   StreamHeap* const heap = in.registry.owner_of(at);
-  if (heap == nullptr) return Pools::unknown(block, call);
+  if (heap == nullptr) return in.pools.unknown(block, call);
   const std::shared_ptr<CapturePool> pool = in.pools.graph_pool(heap->pool());
   Result<UsedIn> where = in.entrance.used_in(user, pool.get());
   if (!where && unsure) where = UsedIn::other_capture;
@@ -42,11 +42,11 @@ Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const 
   if (pool != nullptr) {
     const Result<bool> noted = pool->note_use(*heap, at, user, *where, fenced);
     if (!noted) return noted.error();
-    return *noted ? Status{} : in.pools.unknown_or_inside(block, call);
+    return *noted ? Status{} : in.pools.unknown(block, call);
   }
   if (*where != UsedIn::eager) {
     // A graph may use it whenever it is launched: its free waits for the capture's end at least.
-    if (!heap->live(at)) return in.pools.unknown_or_inside(block, call);
+    if (!heap->live(at)) return in.pools.unknown(block, call);
     in.pools.shared().waiting.note_captured_use(at, in.pools.bindings().last());
     // What a capture uses may be used there after the capture too.
     if (fenced == Fenced::now) return {};
@@ -54,7 +54,7 @@ Status note_use(const Parts& in, void* block, Stream user, Fenced fenced, const 
   const TimelineId by = in.timelines.of(user);
   // (A LiveBlock holds the lock that find() takes.)
   if (const LiveBlock live = heap->live(at, &in.timelines)) return live.note_use(by, fenced);
-  return in.pools.unknown_or_inside(block, call);
+  return in.pools.unknown(block, call);
 }
 
 // The blocks around the pointers. Where not `now`, or where a fence can't be taken now, the block

@@ -140,28 +140,22 @@ std::shared_ptr<CapturePool> Pools::graph_pool(std::uint64_t id) const {
   return known == graph_pools_.end() ? nullptr : known->second;
 }
 
-Error Pools::unknown(const void* block, const char* call) {
-  return {ErrorCode::unknown_pointer,
-          std::string(call) + ": " + format(Address::of(block)) +
-              " is not the start of a live block of this device heap: it was deallocated already, "
-              "or never allocated here"};
-}
-
-Error Pools::unknown_or_inside(const void* block, const char* call) const {
+Error Pools::unknown(const void* block, const char* call) const {
   const Address at = Address::of(block);
   const std::optional<BlockInfo> around = find(at);
-  if (!around || around->address == at) return unknown(block, call);
-  return {ErrorCode::unknown_pointer, std::string(call) + ": " + format(at) +
-                                          " is not the start of a live block: it lies inside the "
-                                          "one that begins at " +
-                                          format(around->address) +
-                                          ", which is the address to give"};
+  const bool is_inside = around && around->address != at;
+  return {ErrorCode::unknown_pointer,
+          std::string(call) + ": " + format(at) + " is not the start of a live block" +
+              (is_inside ? ": it lies inside the one that begins at " + format(around->address) +
+                               ", which is the address to give"
+                         : " of this device heap: it was deallocated already, or never allocated "
+                           "here")};
 }
 
 Result<StreamHeap*> Pools::heap_of(const void* block, const char* call) const {
   StreamHeap* const heap = shared_.registry.owner_of(Address::of(block));
   if (heap != nullptr && heap->live(Address::of(block))) return heap;
-  return unknown_or_inside(block, call);
+  return unknown(block, call);
 }
 
 std::optional<BlockInfo> Pools::find(Address address) const {

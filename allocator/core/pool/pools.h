@@ -62,9 +62,8 @@ class Pools {
     std::shared_ptr<Pool> pool;
   };
   std::optional<Placed> find_placed(Address address) const;
-  static Error unknown(const void* block, const char* call);
-  // Like unknown(); where the address lies inside a live block, the error names that block.
-  Error unknown_or_inside(const void* block, const char* call) const;
+  // Where the address lies inside a live block, the error names that block.
+  Error unknown(const void* block, const char* call) const;
 
   // Frees the block; in a later free_due() where what uses it can't be recorded now: a stream that
   // uses it is captured, or (Trust::context) the device refuses. False: it is not live. Errors:

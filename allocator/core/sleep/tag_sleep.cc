@@ -382,7 +382,7 @@ Result<std::vector<HostPart>> TagSleep::copies_of(const void* pointer, Bytes byt
   const Range range{Address::of(pointer), bytes};
   const std::optional<Pools::Placed> found = pools_.find_placed(range.begin);
   if (!found || range.end() > found->block.address + found->block.bytes) {
-    return Pools::unknown(pointer, call);
+    return pools_.unknown(pointer, call);
   }
   std::vector<HostPart> parts =
       sleeper_.copies_of(found->pool, found->pool->pages().listing()->home_of(range));
