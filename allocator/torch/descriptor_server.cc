@@ -8,7 +8,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -16,7 +15,6 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "observe/own_thread.h"
@@ -25,8 +23,6 @@ namespace weir::pytorch {
 namespace {
 
 constexpr std::size_t kKeyDigits = 32;
-// In one message; the kernel takes 253 at most.
-constexpr std::size_t kBatch = 128;
 constexpr int kServerPatience = 1, kClientPatience = 10;       // seconds
 constexpr std::chrono::milliseconds kUntilThereMayBeRoom{20};  // for one more descriptor
 
@@ -77,46 +73,44 @@ bool receive(int socket, void* data, std::size_t size) {
   return passes(size, [&] { return ::recv(socket, data, size, 0); });
 }
 
-// With one byte, as some data must go along.
+// A descriptor, and one byte, as some data must go along.
 struct Message {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kBatch * sizeof(int))> control{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   char byte = 0;
   iovec data{&byte, 1};
   msghdr header{};
 
-  explicit Message(std::size_t descriptors) {
+  Message() {
     header.msg_iov = &data;
     header.msg_iovlen = 1;
     header.msg_control = control.data();
-    header.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+    header.msg_controllen = control.size();
   }
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
 };
 
-bool send_batch(int socket, std::span<const Descriptor> batch) {
-  Message message(batch.size());
+bool send_descriptor(int socket, int descriptor) {
+  Message message;
   cmsghdr* const rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(batch.size() * sizeof(int));
-  std::transform(batch.begin(), batch.end(), reinterpret_cast<int*>(CMSG_DATA(rights)),
-                 [](const Descriptor& each) { return each.number(); });
+  rights->cmsg_len = CMSG_LEN(sizeof descriptor);
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
   return passes(1, [&] { return ::sendmsg(socket, &message.header, MSG_NOSIGNAL); });
 }
 
-bool receive_batch(int socket, std::vector<Descriptor>& all) {
-  Message message(kBatch);
-  if (!passes(1, [&] { return ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC); }))
-    return false;
-  for (cmsghdr* each = CMSG_FIRSTHDR(&message.header); each != nullptr;
-       each = CMSG_NXTHDR(&message.header, each)) {
-    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    const auto* const numbers = reinterpret_cast<const int*>(CMSG_DATA(each));
-    const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (const int number : std::span(numbers, count)) all.emplace_back(number);
+// Negative: none came.
+Descriptor receive_descriptor(int socket) {
+  Message message;
+  int descriptor = -1;
+  if (passes(1, [&] { return ::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC); })) {
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&message.header);
+    if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {
+      std::memcpy(&descriptor, CMSG_DATA(rights), sizeof descriptor);
+    }
   }
-  return (message.header.msg_flags & MSG_CTRUNC) == 0;
+  return Descriptor(descriptor);
 }
 
 }  // namespace
@@ -189,9 +183,8 @@ void DescriptorServer::answer(int client) {
   }
   const std::uint64_t count = offered == nullptr ? 0 : offered->size();
   if (!send(client, &count, sizeof count)) return;
-  for (std::size_t at = 0; at < count; at += kBatch) {
-    const std::span rest = std::span(*offered).subspan(at);
-    if (!send_batch(client, rest.first(std::min(kBatch, rest.size())))) return;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (!send_descriptor(client, (*offered)[i].number())) return;
   }
 }
 
@@ -217,12 +210,12 @@ Result<std::vector<Descriptor>> take_descriptors(const DescriptorServer::Offer& 
   }
   std::vector<Descriptor> taken;
   while (taken.size() < count) {
-    const std::size_t before = taken.size();
-    if (!receive_batch(socket.number(), taken) || taken.size() == before || taken.size() > count) {
+    taken.push_back(receive_descriptor(socket.number()));
+    if (taken.back().number() < 0) {
       return Error(ErrorCode::unavailable,
                    fmt::format("{} of {} file descriptors came: the process that shares has ended, "
                                "or this one may open no more (ulimit -n)",
-                               before, count));
+                               taken.size() - 1, count));
     }
   }
   return taken;
