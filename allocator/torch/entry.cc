@@ -3,11 +3,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "api/c_status.h"
 #include "torch/backend.h"

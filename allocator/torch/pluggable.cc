@@ -6,10 +6,8 @@
 // Functions that can't report an error say it in Weir's log; weir_torch_malloc throws (Python sees
 // a RuntimeError), and also reports an earlier free that failed. In a child of fork() they do
 // nothing, and weir_torch_malloc throws.
-#include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>

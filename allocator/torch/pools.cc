@@ -2,7 +2,6 @@
 #include "torch/pools.h"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 
 namespace weir::pytorch {

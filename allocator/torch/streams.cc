@@ -4,9 +4,6 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <cuda_runtime_api.h>
 
-#include <functional>
-#include <utility>
-
 namespace weir::pytorch {
 
 Result<Stream> Streams::of(c10::cuda::CUDAStream stream) {

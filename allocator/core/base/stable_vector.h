@@ -10,7 +10,6 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
 

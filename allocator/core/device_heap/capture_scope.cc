@@ -2,7 +2,6 @@
 // Captures with a pool attached, and the graphs they make.
 #include <atomic>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "core/device_heap/device_heap_impl.h"

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weir/device_heap.h"
 
-#include <array>
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <utility>
 

@@ -3,10 +3,8 @@
 // invariants, and what a recording begins with. Each call holds every lock that the moment needs.
 #include <algorithm>
 #include <memory>
-#include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
-#include <utility>
 
 #include "core/device_heap/device_heap_impl.h"
 

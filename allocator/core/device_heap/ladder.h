@@ -5,7 +5,6 @@
 #pragma once
 
 #include <functional>
-#include <utility>
 
 #include "core/base/callbacks.h"
 #include "core/device_heap/entrance.h"

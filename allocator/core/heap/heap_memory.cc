@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/heap/heap_memory.h"
 
-#include <algorithm>
 #include <thread>
 #include <utility>
 

@@ -19,7 +19,6 @@
 #include <mutex>
 #include <shared_mutex>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "core/heap/stream_heap.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/heap/slabs.h"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 

@@ -2,7 +2,6 @@
 #include "core/memory/placer.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "core/base/mechanism.h"

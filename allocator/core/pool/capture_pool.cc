@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/pool/capture_pool.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace weir {

@@ -2,7 +2,6 @@
 #include "core/pool/pool.h"
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>

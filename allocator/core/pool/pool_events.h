@@ -12,7 +12,6 @@
 // device heap's; the device is called under it.
 #pragma once
 
-#include <string>
 #include <unordered_map>
 #include <vector>
 

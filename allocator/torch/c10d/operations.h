@@ -17,7 +17,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
