@@ -7,14 +7,8 @@
 namespace weir {
 
 void PlacementCache::remember(RequestKeys keys, Address at) {
-  // What is added may take the place that was noted, for these keys or for others.
-  Entry* const noted = std::exchange(noted_, nullptr);
   // Half full at most, so that a probe is short.
-  if (is_half_full() && entries_.size() < kMost) {
-    grow();
-  } else if (noted != nullptr && noted_for_ == keys) {
-    return put(*noted, {keys, at});
-  }
+  if (is_half_full() && entries_.size() < kMost) grow();
   Probe probe(entries_, keys.brief);
   while (!probe.done()) probe.next();
   if (probe.full() && entries_.size() < kMost) {

@@ -107,7 +107,6 @@ class PlacementCache {
   // for the brief one.
   template <class Usable>
   std::optional<Address> recall(RequestKeys keys, Usable&& usable) {
-    noted_ = nullptr;
     if (entries_.empty()) return std::nullopt;
     std::array<std::uint64_t, kWays> others;  // the first `count`: the brief key's alone
     std::size_t count = 0;
@@ -123,10 +122,6 @@ class PlacementCache {
     }
     for (std::size_t i = 0; i < count && !without(Mechanism::brief_key); ++i) {
       if (usable(Address{others[i]})) return Address{others[i]};
-    }
-    if (!probe.full()) {
-      noted_ = &probe.place();
-      noted_for_ = keys;
     }
     return std::nullopt;
   }
@@ -192,9 +187,6 @@ class PlacementCache {
 
   Entries entries_;
   std::size_t filled_ = 0;
-  // Where the last recall(), if it found nothing, would have one more; and of which keys it was.
-  Entry* noted_ = nullptr;
-  RequestKeys noted_for_{};
 };
 
 }  // namespace weir
