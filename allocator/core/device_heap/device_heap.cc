@@ -108,50 +108,36 @@ Address DeviceHeap::Impl::try_allocate(Bytes bytes, Stream stream, PageHeap::Cre
   return allocate_when_short({bytes, stream, {}}, std::move(status));
 }
 
-[[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_block(Bytes bytes, Stream stream) {
+[[gnu::noinline]] Result<void*> DeviceHeap::Impl::allocate_block(
+    Bytes bytes, Stream stream, const std::shared_ptr<CapturePool>* into) {
   if (bytes == 0_B) return nullptr;
   observer.note_stack();
+  BlockRequest request{bytes, stream, {}};
   // Refused before anything is rounded or reserved.
   if (bytes > device_bytes_) [[unlikely]]
-    return ladder.out_of_memory({bytes, stream, {}});
-  if (entrance.bound()) [[unlikely]] {
-    Result<Route> route = entrance.route(stream);
+    return ladder.out_of_memory(request);
+  if (into != nullptr || entrance.bound()) [[unlikely]] {
+    Result<Route> route = entrance.route(stream, into == nullptr ? nullptr : *into);
     if (!route) return std::move(route).error();
-    if (route->pool != nullptr) return allocate_of({bytes, stream, *std::move(route)});
+    request.route = *std::move(route);
   }
   Status status;
-  const Address at = try_allocate(bytes, stream, ladder.at_first(), status);
-  if (at != Address{}) [[likely]]
-    return at.pointer();
-  return allocate_when_short({bytes, stream, {}}, std::move(status));
-}
-
-Result<void*> DeviceHeap::Impl::allocate_of(const BlockRequest& request) {
-  const auto& [bytes, stream, route] = request;
-  Status status;
-  const Address at = route.pool->allocate(bytes, stream, route.capture, status);
+  const Address at = serve(request, ladder.at_first(), status);
   if (at != Address{}) [[likely]]
     return at.pointer();
   return allocate_when_short(request, std::move(status));
 }
 
-Result<void*> DeviceHeap::Impl::allocate_when_short(const BlockRequest& request, Status status) {
-  return ladder.climb(request, std::move(status), [&](Status& why) {
-    const Route& route = request.route;
-    return route.pool == nullptr
-               ? try_allocate(request.bytes, request.stream, PageHeap::Create::may, why)
-               : route.pool->allocate(request.bytes, request.stream, route.capture, why);
-  });
+Address DeviceHeap::Impl::serve(const BlockRequest& request, PageHeap::Create create,
+                                Status& status) {
+  const auto& [bytes, stream, route] = request;
+  if (route.pool != nullptr) return route.pool->allocate(bytes, stream, route.capture, status);
+  return try_allocate(bytes, stream, create, status);
 }
 
-Result<void*> DeviceHeap::Impl::allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes,
-                                            Stream stream) {
-  if (bytes == 0_B) return nullptr;
-  observer.note_stack();
-  if (bytes > device_bytes_) return ladder.out_of_memory({bytes, stream, {}});
-  Result<Route> route = entrance.route(stream, std::move(pool));
-  if (!route) return std::move(route).error();
-  return allocate_of({bytes, stream, *std::move(route)});
+Result<void*> DeviceHeap::Impl::allocate_when_short(const BlockRequest& request, Status status) {
+  return ladder.climb(request, std::move(status),
+                      [&](Status& why) { return serve(request, PageHeap::Create::may, why); });
 }
 
 Result<void*> DeviceHeap::Impl::take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes,

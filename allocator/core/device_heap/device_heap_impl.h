@@ -28,8 +28,10 @@ class DeviceHeap::Impl {
 
   Result<void*> allocate_after_miss(StreamHeap& heap, Bytes bytes,
                                     Stream stream) WEIR_NO_THREAD_ANALYSIS;
-  Result<void*> allocate_block(Bytes bytes, Stream stream);
-  Result<void*> allocate_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
+  // `into`: the graph pool that is to serve it; null: as the bindings say. (By its address, so that
+  // the fast path saves no registers for it.)
+  Result<void*> allocate_block(Bytes bytes, Stream stream,
+                               const std::shared_ptr<CapturePool>* into = nullptr);
   Result<void*> take_free_in(std::shared_ptr<CapturePool> pool, Bytes bytes, Stream stream);
   Status deallocate(void* block);
   Status begin_launch(CapturePool& pool, Stream stream);
@@ -52,7 +54,8 @@ class DeviceHeap::Impl {
 
  private:
   Address try_allocate(Bytes bytes, Stream stream, PageHeap::Create create, Status& status);
-  Result<void*> allocate_of(const BlockRequest& request);
+  // `create`: of the device heap's own pool.
+  Address serve(const BlockRequest& request, PageHeap::Create create, Status& status);
   Result<void*> allocate_when_short(const BlockRequest& request, Status status);
   // Does the block wait for captures to end now? Errors: unknown_pointer (it waits already);
   // device.

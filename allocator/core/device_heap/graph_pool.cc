@@ -17,7 +17,7 @@ GraphPool::~GraphPool() { heap_->impl_->pools.close(pool_); }
 std::uint64_t GraphPool::id() const { return pool_->id(); }
 
 Result<void*> GraphPool::allocate(Bytes bytes, Stream stream) {
-  return heap_->impl_->allocate_in(pool_, bytes, stream);
+  return heap_->impl_->allocate_block(bytes, stream, &pool_);
 }
 
 Result<void*> GraphPool::take_free(Bytes bytes, Stream stream) {
