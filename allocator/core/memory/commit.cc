@@ -93,12 +93,6 @@ Status Commit::map_held(Request& request) {
 }
 
 Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
-  const std::size_t mappings =
-      plan.mappings(heap_.tables.pages) +
-      (plan.create > 0_B ? heap_.placer.page_sizes(plan.create, request.size).size() * 2 : 0);
-  if (Status status = mappings_.have_room(request, mappings); !status) {
-    return std::move(status).error();
-  }
   std::vector<Page*> pages;
   Bytes all;
   const auto add = [&](Page& page, Bytes, Bytes) {
@@ -106,6 +100,13 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
     all += page.size;
   };
   for (const Range piece : plan.front) heap_.tables.pages.walk(piece, add);
+  std::size_t mappings =
+      pages.size() +
+      (plan.create > 0_B ? heap_.placer.page_sizes(plan.create, request.size).size() * 2 : 0);
+  if (plan.head) heap_.tables.pages.walk(*plan.head, [&](Page&, Bytes, Bytes) { ++mappings; });
+  if (Status status = mappings_.have_room(request, mappings); !status) {
+    return std::move(status).error();
+  }
   Bytes head_size = plan.head ? plan.head->size : 0_B;
   if (plan.create > 0_B) {
     const Result<Range> created = extend(request, {Address{}, plan.create});

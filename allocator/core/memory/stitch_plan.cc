@@ -51,16 +51,6 @@ Stretch stretch_of(Range free, const HomePages& pages) {
 
 }  // namespace
 
-std::size_t StitchPlan::mappings(const HomePages& pages) const {
-  std::size_t count = 0;
-  const auto add = [&](Range range) {
-    pages.walk(range, [&](const Page&, Bytes, Bytes) { ++count; });
-  };
-  for (const Range range : front) add(range);
-  if (head) add(*head);
-  return count;
-}
-
 StitchPlan plan_stitch(Bytes size, const std::vector<Range>& stretches, const HomePages& pages,
                        Bytes granularity) {
   std::vector<Stretch> all;

@@ -22,7 +22,6 @@ struct StitchPlan {
 
   // It fits in one piece after all: no row is needed.
   bool is_one_piece() const { return create == 0_B && front.size() + (head ? 1 : 0) == 1; }
-  std::size_t mappings(const HomePages& pages) const;
 };
 
 // For `size` bytes, from `stretches`: free home addresses, disjoint. New pages are made of whole
