@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/edit_distance.h"
+#include "api/edit_distance.h"
 
 namespace weir {
 namespace {

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/base/edit_distance.h"
+#include "api/edit_distance.h"
 
 extern char** environ;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/base/edit_distance.h"
+#include "api/edit_distance.h"
 
 #include <algorithm>
 #include <utility>
