@@ -10,13 +10,9 @@
 namespace weir {
 namespace {
 
-// Addresses that a device heap reserves at a time. Addresses cost nothing, but only some 60 TiB can
-// be had: where it has many regions already, less each.
-Bytes region_size(std::size_t regions) {
-  if (regions < 64) return 256_GiB;
-  return regions < 512 ? 32_GiB : 4_GiB;
-}
-constexpr Bytes kRegionUnit = 4_GiB;
+// Addresses that a device heap reserves at a time: they cost nothing, but only some 60 TiB can be
+// had. Where there are no more so many in one piece, AddressSpace reserves less.
+constexpr Bytes kRegion = 256_GiB, kRegionUnit = 4_GiB;
 static_assert(kRegionUnit % TileIndex::kSlot == 0_B);
 
 // A graph pool reserves this much, and then four times what it has already, up to 32 GiB: thousands
@@ -67,7 +63,7 @@ Mappings::~Mappings() {
 Result<Range> Mappings::reserve(Bytes least) {
   const Bytes unit = heap_.rules.of_graph_pool ? kPoolRegionUnit : kRegionUnit;
   least = round_up(least + heap_.rules.granularity, unit);
-  Bytes wanted = region_size(regions_.size());
+  Bytes wanted = kRegion;
   if (heap_.rules.of_graph_pool) {
     wanted = 0_B;
     for (const Region& region : regions_) wanted += region.size * kPoolGrowth;
