@@ -108,10 +108,7 @@ Status Pool::retire(Stream stream) {
   if (known == by_stream_.end()) return {};
   StreamHeap* const heap = known->second.heap;
   heap->close();
-  const auto place = std::find_if(retired_.begin(), retired_.end(), [&](const StreamHeap* each) {
-    return each->id().value > heap->id().value;
-  });
-  retired_.insert(place, heap);
+  retired_.push_back(heap);
   add(layout_of_retired_, heap->layout());
   std::erase(members_, &known->second);
   by_stream_.erase(known);

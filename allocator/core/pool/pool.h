@@ -132,7 +132,7 @@ class Pool {
   std::vector<Member*> members_;                         // the same, in the order of their arrival
   std::uint64_t streams_ = 0;                            // that arrived
   PoolLayout layout_of_retired_;
-  std::vector<StreamHeap*> retired_;  // by HeapId: their streams are gone
+  std::vector<StreamHeap*> retired_;  // their streams are gone
 };
 
 }  // namespace weir
