@@ -11,10 +11,6 @@ void PlacementCache::remember(RequestKeys keys, Address at) {
   if (is_half_full() && entries_.size() < kMost) grow();
   Probe probe(entries_, keys.brief);
   while (!probe.done()) probe.next();
-  if (probe.full() && entries_.size() < kMost) {
-    grow();
-    return remember(keys, at);
-  }
   put(probe.place(), {keys, at});
 }
 

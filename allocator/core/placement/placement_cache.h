@@ -164,8 +164,6 @@ class PlacementCache {
       at_ = (at_ + 1) & last_;
       --left_;
     }
-    // Are all taken, once done, and not by the key?
-    bool full() const { return left_ == 0 && ways_ < kWays; }
     Entry& entry() const { return entries_[at_]; }
     bool is_keys() const { return entry().keys.brief == brief_; }
     // Where one more goes, once done: on an empty one, the key's last, or, where all are taken, the
