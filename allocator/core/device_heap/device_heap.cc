@@ -233,9 +233,10 @@ bool DeviceHeap::owns(const void* pointer) const {
   return impl_->registry.index().contains(Address::of(pointer));
 }
 std::vector<PagePart> DeviceHeap::parts(const void* block) const {
-  const std::optional<Pools::Placed> found = impl_->pools.find_placed(Address::of(block));
-  if (!found || found->block.address != Address::of(block)) return {};
-  return found->pool->pages().listing()->parts({found->block.address, found->block.bytes});
+  const std::optional<BlockInfo> found = find(block);
+  if (!found || found->address != Address::of(block)) return {};
+  const std::shared_ptr<Pool> pool = impl_->pools.pool_of(*found);
+  return pool->pages().listing()->parts({found->address, found->bytes});
 }
 HeapTags& DeviceHeap::tags() { return impl_->sleep; }
 Status DeviceHeap::renew_access() {

@@ -165,11 +165,9 @@ std::optional<BlockInfo> Pools::find(Address address) const {
   return live ? std::optional(live.info()) : std::nullopt;
 }
 
-std::optional<Pools::Placed> Pools::find_placed(Address address) const {
-  const std::optional<BlockInfo> block = find(address);
-  if (!block) return std::nullopt;
-  const std::shared_ptr<Pool> pool = graph_pool(block->pool);
-  return Placed{*block, pool == nullptr ? own_ : pool};
+std::shared_ptr<Pool> Pools::pool_of(const BlockInfo& block) const {
+  const std::shared_ptr<CapturePool> pool = graph_pool(block.pool);
+  return pool == nullptr ? own_ : pool;
 }
 
 Result<bool> Pools::free(StreamHeap& heap, Address block) {

@@ -56,12 +56,8 @@ class Pools {
   // The heap whose live block begins there. Errors: unknown_pointer.
   Result<StreamHeap*> heap_of(const void* block, const char* call) const;
   std::optional<BlockInfo> find(Address address) const;
-  // The live block that lies around the address, and its pool.
-  struct Placed {
-    BlockInfo block;
-    std::shared_ptr<Pool> pool;
-  };
-  std::optional<Placed> find_placed(Address address) const;
+  // The pool that the live block is of.
+  std::shared_ptr<Pool> pool_of(const BlockInfo& block) const;
   // Where the address lies inside a live block, the error names that block.
   Error unknown(const void* block, const char* call) const;
 

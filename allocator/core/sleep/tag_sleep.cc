@@ -86,13 +86,12 @@ std::vector<HeldMemory> TagSleep::held_in(const Pool& pool, std::set<PageId>& pa
   }
   std::vector<PageInfo> infos;
   for (const Hold& hold : holds) {
-    const std::optional<Pools::Placed> found = pools_.find_placed(Address::of(hold.block));
-    if (!found || found->pool.get() != &pool) continue;
-    const BlockInfo& block = found->block;
-    if (block.address != Address::of(hold.block)) continue;  // it was freed
+    const std::optional<BlockInfo> block = pools_.find(Address::of(hold.block));
+    if (!block || pools_.pool_of(*block).get() != &pool) continue;
+    if (block->address != Address::of(hold.block)) continue;  // it was freed
     if (infos.empty()) infos = pool.pages().listing()->pages();
     HeldMemory one{pool.tag(), {}, hold.holder};
-    const Range range{block.address, block.bytes};
+    const Range range{block->address, block->bytes};
     for (const PageId page : pool.pages().listing()->pages_under(range)) {
       pages.insert(page);
       for (const PageInfo& info : infos) one.bytes += info.page == page ? info.bytes : 0_B;
@@ -380,12 +379,12 @@ void TagSleep::release_hold(std::uint64_t hold) {
 Result<std::vector<HostPart>> TagSleep::copies_of(const void* pointer, Bytes bytes,
                                                   const char* call) const {
   const Range range{Address::of(pointer), bytes};
-  const std::optional<Pools::Placed> found = pools_.find_placed(range.begin);
-  if (!found || range.end() > found->block.address + found->block.bytes) {
+  const std::optional<BlockInfo> found = pools_.find(range.begin);
+  if (!found || range.end() > found->address + found->bytes) {
     return pools_.unknown(pointer, call);
   }
-  std::vector<HostPart> parts =
-      sleeper_.copies_of(found->pool, found->pool->pages().listing()->home_of(range));
+  const std::shared_ptr<Pool> pool = pools_.pool_of(*found);
+  std::vector<HostPart> parts = sleeper_.copies_of(pool, pool->pages().listing()->home_of(range));
   if (parts.empty()) {
     return Error(ErrorCode::invalid_argument,
                  std::string(call) + ": " + format(range.begin) +
