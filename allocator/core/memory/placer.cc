@@ -39,7 +39,7 @@ constexpr std::uint64_t kRowOversize = 4;  // one in so many bytes
 // Runs that are looked at for a stitched row, the largest first; and none that are smaller.
 constexpr int kRunsStitched = 64;
 constexpr Bytes kLeastPiece = 64_KiB;
-// Vacant tiles, and runs before them, that are looked at for the row to grow.
+// Vacant tiles that are looked at for the row to grow.
 constexpr int kVacantLookedAt = 8;
 
 // A new page is at most this share of the most ever in use, clamped to these; smaller where less
@@ -220,26 +220,11 @@ Plan Placer::growth(Request& request) {
       best = {.way = Plan::Way::grow, .home = {hole.begin, missing}, .behind = have};
     }
   };
-  const SizeBins<Tile>& vacant = tables_.tiles.vacant();
   int left = kVacantLookedAt;
-  vacant.visit_down([&](const Tile& hole) {
+  tables_.tiles.vacant().visit_down([&](const Tile& hole) {
     consider(hole);
     return --left > 0;
   });
-  if (vacant.count() > kVacantLookedAt) {
-    left = kVacantLookedAt;
-    vacant.visit_fitting(round_up(size, rules_.granularity) + held, [&](const Tile& hole) {
-      consider(hole);
-      return --left > 0;
-    });
-    left = kVacantLookedAt;
-    const auto consider_next = [&](const Tile& head) {
-      const Tile* const after = head.edge->after;
-      if (after != nullptr && after->kind == Tile::Kind::vacant) consider(*after);
-      return --left > 0;
-    };
-    tables_.tiles.runs().visit_down(consider_next, size);
-  }
   if (!best) {  // in a new region
     best = {.way = Plan::Way::grow, .home = {Address{}, round_up(size, rules_.granularity)}};
   }
