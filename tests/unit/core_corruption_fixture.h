@@ -35,7 +35,6 @@ class Corruption : public CoreHeap {
     ASSERT_TRUE(heap_.fence(idle, c_).ok());
     ASSERT_TRUE(heap_.fence(middle, b_).ok());
     free(heap_, idle);
-    (void)TestAccess::stream_heap(heap_, 1).give_back_cached();
     // Timelines: c waits for a, and then has an event.
     Timelines& timelines = TestAccess::timelines(heap_);
     FenceSet point;

@@ -158,9 +158,11 @@ BlockRef HeapMemory::allocate_at(const PlacedBlock& wanted, bool waits, Status& 
 
 void HeapMemory::free(BlockRef block, bool may_cache) {
   block.visit([&](auto& record) { take_back(record); });
-  // Whether a stream may wait for what used a large block meanwhile, the page heap knows.
-  const bool may_wait = !block.uses() || block.is_small() || !served_.pages->has_remote_work();
-  if (!may_cache || !may_wait || without(Mechanism::cached_blocks)) return give_back(block);
+  // Whether a large block may be used again while its fences still run is the page heap's policy.
+  if (!may_cache || without(Mechanism::cached_blocks) ||
+      (block.uses() && !block.is_small() && !served_.pages->reuses_at_once())) {
+    return give_back(block);
+  }
   if (cache_.full()) {
     const BlockRef oldest = cache_.oldest();
     cache_.take(oldest);

@@ -111,8 +111,8 @@ class PageHeap {
   MemoryKind memory() const { return rules().memory(); }
   // May a request make its stream wait at all?
   bool makes_waits() const { return rules().reuse != ReusePolicy::no_wait; }
-  // May work of this device wait for other ranks (remote_work.h)?
-  bool has_remote_work() const { return heap_.remote_work.any(); }
+  // Does the policy take memory whose last use may still be running, however recent?
+  bool reuses_at_once() const { return rules().reuse == ReusePolicy::wait; }
   // Is no request served (page_sleep.h)?
   bool is_asleep() const WEIR_NO_THREAD_ANALYSIS {
     return heap_.tables.asleep.load(std::memory_order_acquire);
