@@ -285,16 +285,16 @@ TEST(Goldens, OfGraphPoolsWhereUsesAreNotToldAndCallsOfTheDeviceFail) {
                         .pools = true,
                         .tells = false,
                         .faults_percent = 30}),
-            "reserved 1073741824, leased 224395264, mapped 2030043136, live 199386112\n"
-            "1488 blocks, 1025 pages, 1285 mappings, 1285 unmapped, 208 waits, 895 failures\n"
-            "48046 calls, 253986937 ns, digests 4843f2d9bca706f5 b29278f1dc8da653");
+            "reserved 1073741824, leased 241172480, mapped 1937768448, live 213785088\n"
+            "1380 blocks, 949 pages, 1084 mappings, 1084 unmapped, 199 waits, 1045 failures\n"
+            "49475 calls, 244975837 ns, digests 4e9c93c01ea18d7c 8875e812eff1a1e8");
 }
 
 TEST(Goldens, OfGraphPoolsAndSleepWhereCallsOfTheDeviceFail) {
   EXPECT_EQ(figures_of({.pools = true, .sleeps = true, .faults_percent = 30}),
             "reserved 253755392, leased 243269632, mapped 975175680, live 215998976\n"
-            "2000 blocks, 2544 pages, 7310 mappings, 7310 unmapped, 491 waits, 23 failures\n"
-            "52848 calls, 676223561 ns, digests 4a0f7b6187a4f40d 7390077a66305aba");
+            "2000 blocks, 2546 pages, 7322 mappings, 7322 unmapped, 489 waits, 23 failures\n"
+            "52881 calls, 676694776 ns, digests 99721f2a9fba9091 11f329b0e957e47a");
 }
 
 // Whatever they come to: the heap is sound after each round, no use races with another, and all

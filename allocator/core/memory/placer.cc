@@ -48,7 +48,7 @@ constexpr int kVacantLookedAt = 8;
 constexpr double kPageShare = 0.007, kCapturedPageShare = 0.003;
 constexpr Bytes kPageLeast = 4_MiB, kCapturedPageLeast = 2_MiB;
 // For a large request, which takes pages whole, they may be larger; a huge one has few of them,
-// unless in a capture: each is a call of the driver now, and whenever a stitched row takes it.
+// but in graph pools: each is a call of the driver now, and whenever a stitched row takes it.
 constexpr Bytes kPageMost = 16_MiB, kLargePageMost = 30_MiB;
 constexpr std::uint64_t kPagesOfRequest = 24;
 
@@ -331,7 +331,7 @@ std::vector<Bytes> Placer::page_sizes(Bytes size, Bytes request) const {
   const Bytes share{
       static_cast<std::uint64_t>((captured ? kCapturedPageShare : kPageShare) * as_double(peak))};
   const Bytes page = round_up(
-      std::clamp(captured ? share : std::max(share, request / kPagesOfRequest),
+      std::clamp(rules_.of_graph_pool ? share : std::max(share, request / kPagesOfRequest),
                  captured ? kCapturedPageLeast : kPageLeast,
                  request <= peak / kLargeShare || without(Mechanism::large_pages) ? kPageMost
                                                                                   : kLargePageMost),
