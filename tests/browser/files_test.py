@@ -120,8 +120,8 @@ class Files(PageTest):
         self.open("command")
         names = [e.text.split()[0] for e in self.find_all(".head h1")]
         self.assertEqual(names, ["gnn.trace.gz", "gnn7.trace.gz"])
-        self.assertIn("reserved / live 1.0111", self.find_all(".head .facts")[0].text)
-        self.assertIn("reserved / live 1.0047", self.find_all(".head .facts")[1].text)
+        self.assertIn("reserved / live 1.0131", self.find_all(".head .facts")[0].text)
+        self.assertIn("reserved / live 1.0102", self.find_all(".head .facts")[1].text)
         self.screenshot("gnn")
 
     def test_a_small_window_needs_no_sideways_scrolling(self):
