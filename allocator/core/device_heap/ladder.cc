@@ -60,7 +60,7 @@ Error asleep(const BlockRequest& request) {
 
 Result<void*> Ladder::climb(const BlockRequest& request, Status status, const Retry& retry) {
   using Rung = Result<bool> (Ladder::*)(const BlockRequest&);
-  // What costs the program least comes first.
+  // The program's callbacks at a miss, then what costs the program least.
   constexpr std::array<Rung, 6> kRungs{&Ladder::call_at_miss,
                                        &Ladder::free_what_is_due,
                                        &Ladder::take_idle_pages_of_pools,

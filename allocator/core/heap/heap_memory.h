@@ -3,8 +3,8 @@
 //
 // The last few blocks that were freed are cached for requests of their sizes; the first request
 // that finds none gives them all back. Small blocks are packed into slabs; large ones, and slabs,
-// are runs of the page heap. Who is about to ask the page heap has the heaps that cache blocks give
-// these back first.
+// are runs of the page heap. Before the page heap is asked, heaps at rest give back what they
+// cache; before it creates memory, all do whose lock is free.
 //
 // Threads: the stream heap's lock guards it. give_back_all() takes that lock, and so do other heaps
 // of the pool that look for cached blocks.

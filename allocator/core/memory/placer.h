@@ -58,9 +58,9 @@ class Placer {
   // --- The steps.
 
   // The first free place remembered for the request, of those that Reuse::wait_needed() passes.
-  // Where it passes none, and the policy is balanced, the first free one of all: a repeating
-  // program waits where it waited the last time, since otherwise all that follows would have to be
-  // placed anew.
+  // Where it passes none, and the policy is balanced, the first that was freed lately
+  // (Wait::recent): a repeating program waits where it waited the last time, since otherwise all
+  // that follows would have to be placed anew.
   Plan remembered(Request& request);
   // The first run that fits, of a few, of those that Reuse::wait_needed() passes; in a graph pool
   // the lowest.

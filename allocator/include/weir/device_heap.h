@@ -53,8 +53,8 @@ class DeviceHeap {
   Result<void*> allocate(Bytes bytes, Stream stream);
 
   // "Work queued so far on `user` uses these blocks": one event for all of them, or one each while
-  // a binding is open, or if one of them is a graph pool's. A fence on the block's own stream is
-  // implied by deallocate() and costs nothing.
+  // a binding is open or a free is deferred, or if one of them is a graph pool's. A fence on the
+  // block's own stream is implied by deallocate() and costs nothing.
   // Null is passed over. Errors: unknown_pointer (none of the blocks is changed); device.
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
@@ -67,7 +67,8 @@ class DeviceHeap {
   // wait(); none: `user` is being captured, or the device refuses an event now. `exact`: the point
   // covers the work queued so far and no more; pass true if the point goes to note_waited(). If
   // false, the point may cover later work too, and no event is recorded if no block needs a fence.
-  // Errors: device (the driver does not say whether `user` is captured).
+  // Errors: device (the driver does not say whether `user` is captured); invalid_argument
+  // (Stream::all()).
   Result<std::optional<Fence>> fence_use(std::span<const void* const> pointers, Stream user,
                                          bool exact);
   // Makes work queued on `waiter` from now on run after the point, on the GPU. If the heap knows
@@ -100,14 +101,16 @@ class DeviceHeap {
   // Gives the block back. Null is fine.
   //
   // The free is deferred to a later call in these cases:
-  // - While a PoolBinding is open or paused: the block's own stream is being captured now (one with
-  //   Stream::may_end counts as not captured), or a captured stream was named for the block, and a
-  //   capture that was open at that naming is not over. The free is done once all captures that are
-  //   open at this call are over.
+  // - While a PoolBinding is open or paused, or another free waits: the block's own stream is being
+  //   captured now (one with Stream::may_end counts as not captured), or a captured stream was
+  //   named for the block, and a capture that was open at that naming is not over. The free is done
+  //   once all captures that are open at this call are over.
   // - The block's graph pool is being captured into, and either a stream outside that capture was
-  //   named for the block meanwhile, or the block was allocated outside it (by an earlier capture:
-  //   only if uses are told, or work was left as this one began): until that capture is over.
-  // - A stream that record_stream() named is being captured: until it is not.
+  //   named for the block meanwhile, or the block was allocated outside it (if by an earlier
+  //   capture: only where uses are told, work was left as this one began, or this one was paused):
+  //   until that capture is over.
+  // - A stream that record_stream() named is being captured: until it is not, or, for a block of a
+  //   pool that is captured into, until that capture is over.
   // - Under Trust::context, no event can be recorded for a stream that record_stream() named, nor
   //   for the whole context: until one can.
   // To deallocate the block again is an error (unknown_pointer). Until the free is done the block
@@ -134,8 +137,9 @@ class DeviceHeap {
   HeapCaptures captures() { return HeapCaptures(*this); }
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
-  // go. Trim::at_once passes over pages that work still uses; otherwise the host waits for that
-  // work first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
+  // go. Trim::at_once passes over pages that work still uses (where addresses are fixed, which
+  // asks nothing of the device, the host waits even so); otherwise the host waits for that work
+  // first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
   // bytes given back, but not those of deferred frees that the call made first. Errors: device;
   // capture (a stream is being captured, and either Trim::waits would wait for its work, or nothing
   // could go).

@@ -118,7 +118,7 @@ class GraphPool {
   // `heap` must outlive the pool, its bindings and captures, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
   // Live blocks, graphs and captures stay valid. Idle memory goes back at once, the rest as blocks
-  // are deallocated, and as graphs go and their launches end.
+  // are deallocated and graphs go; what launches still use then, when others ask for memory.
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;

@@ -41,8 +41,8 @@
 
 namespace weir {
 
-// Host time that each call costs. The defaults were measured on an H200, but for those that begin,
-// end, make, launch and destroy captures and graphs, which are estimates.
+// Host time that each call costs. The defaults were measured on an H200, but for those that are
+// marked, and those that begin, end, make, launch and destroy captures and graphs: estimates.
 struct CostModel {
   Nanoseconds reserve = 2_us;
   Nanoseconds unreserve = 2_us;

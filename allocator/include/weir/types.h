@@ -105,8 +105,8 @@ struct Stream {
   constexpr bool is_in_capture() const { return (id & kInCapture) != 0; }
   constexpr Stream outside_capture() const { return {handle, id & ~kInCapture, may_end}; }
 
-  // All streams of the device's context. Occurs in an Event (weir/event.h) alone, as what a stream
-  // waited for: a heap's calls refuse it.
+  // All streams of the device's context. Occurs in events and snapshots alone, as what a stream or
+  // the host waits for: a heap's calls refuse it.
   static constexpr Stream all() { return {.id = kAll}; }
   constexpr bool is_all() const { return id == kAll; }
 

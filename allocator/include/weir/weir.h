@@ -134,7 +134,7 @@ typedef struct weir_statistics_t {
   uint64_t trimmed_bytes;
   uint64_t plain_bytes, plain_bytes_peak; /* of reserved_bytes, what is plain memory */
   uint64_t plain_leased_bytes, plain_live_bytes;
-  /* each is 1 if events of the whole context (weir/types.h) were given up for that reason */
+  /* each is 1 if events of the whole context (weir/event.h) were given up for that reason */
   uint64_t context_events_lost_external_stream, context_events_lost_unannounced_capture;
   uint64_t context_events_lost_refused, context_events_lost_unavailable;
   uint64_t context_events_lost_pluggable;
