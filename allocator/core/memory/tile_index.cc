@@ -117,6 +117,12 @@ void TileIndex::enter(Tile* tile) {
     mark(*tile, record);
 }
 
+void TileIndex::enter_part(Tile* part) {
+  const Slot& slot = own_slot(part->begin);
+  const std::uint64_t there = slot.steps[step_of(part->begin)].load(std::memory_order_relaxed);
+  if ((there & kBegins) == 0) enter(part);
+}
+
 void TileIndex::leave(Tile* tile) {
   Slot& slot = own_slot(tile->begin);
   const std::uint64_t step = step_of(tile->begin);

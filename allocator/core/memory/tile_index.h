@@ -4,8 +4,9 @@
 //
 // Each step of 256 KiB has an entry: the tile that begins in the step. Blocks and slabs are longer
 // than a step, and vacant tiles begin at steps, so no two of these share an entry. Parts of
-// stitched rows and free tiles are not entered; they lie between tiles that are. A slab is entered
-// in each of its steps, so that a small block's pointer finds it at once.
+// stitched rows may be short: of several that begin in one step, one is entered. Free tiles are not
+// entered; they lie between tiles that are. A slab is entered in each of its steps, so that a small
+// block's pointer finds it at once.
 //
 // Threads: any thread calls find() and contains(), without a lock. A lock of the index guards
 // regions and spare records; the lock of the page heap whose region it is guards the rest.
@@ -75,6 +76,8 @@ class TileIndex {
   Tile* last(Address address, Address floor) const;
 
   void enter(Tile* tile);
+  // Enters a part of a stitched row, if its step has no entry yet.
+  void enter_part(Tile* part);
   // Does nothing if the tile is not entered.
   void leave(Tile* tile);
 

@@ -245,6 +245,8 @@ Tile* Tiles::take(Tile* head, Range range, Tile::Kind kind) {
   if (kind == Tile::Kind::used) {
     tile->name = 0;
     index_.enter(tile);
+  } else {
+    index_.enter_part(tile);
   }
   return tile;
 }
