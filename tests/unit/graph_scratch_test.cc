@@ -477,7 +477,13 @@ TEST_P(GraphScratchIsLent, LaunchesOfOtherThreadsWaitForOneThatWaits) {
     for (int i = 0; i < 10; ++i) launch(graph, a_);
     void* const block = written(60_MiB, b_);
     std::thread other;
+    auto& patience = TestAccess::patience(*heap_, pool.id());
     device.call = [&] {
+      patience = 0s;
+      std::thread([&] {
+        expect_error(graph.launch(a_), ErrorCode::invalid_argument, "waits for work on its memory");
+      }).join();
+      patience = 10s;
       std::promise<void> launched;
       const std::future<void> done = launched.get_future();
       other = std::thread([&, launched = std::move(launched)]() mutable {

@@ -21,19 +21,32 @@ PoolScratch::PoolScratch(CapturePool& pool, Pool& own, const HeapOptions& option
         return pages_of_others(wanted, most, pending);
       }) {}
 
-Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
-  while (true) {
-    launched_.wait(pool_.mutex_, [this] { return !waits_; });
-    if (launching_.empty()) return {};
-    const bool own =
-        std::count(launching_.begin(), launching_.end(), std::this_thread::get_id()) > 0;
-    if (own || launched_.wait_for(pool_.mutex_, patience_) == std::cv_status::timeout) {
-      return Error(ErrorCode::invalid_argument,
-                   "graph pool " + std::to_string(pool_.id()) + ": " +
-                       (own ? "this thread" : "another thread") +
-                       " launches a graph of it, and has not ended the launch: do so first");
-    }
+// The lock is released, and the pool's launches wait, while it lives.
+struct PoolScratch::Unlocked {
+  explicit Unlocked(PoolScratch& pool) WEIR_NO_THREAD_ANALYSIS : of(pool) {
+    of.waits_ = true;
+    of.pool_.mutex_.unlock();
   }
+  ~Unlocked() WEIR_NO_THREAD_ANALYSIS {
+    of.pool_.mutex_.lock();
+    of.waits_ = false;
+    of.launched_.notify_all();
+  }
+  PoolScratch& of;
+};
+
+Status PoolScratch::wait_for_launches() WEIR_NO_THREAD_ANALYSIS {
+  const bool own = std::count(launching_.begin(), launching_.end(), std::this_thread::get_id()) > 0;
+  const auto is_free = [this] { return !waits_ && launching_.empty(); };
+  if (!own && launched_.wait_for(pool_.mutex_, patience_, is_free)) return {};
+  return Error(ErrorCode::invalid_argument,
+               "graph pool " + std::to_string(pool_.id()) + ": " +
+                   (own      ? "this thread launches a graph of it, and has not ended the launch: "
+                    : waits_ ? "another thread waits for work on its memory, and may wait for this "
+                               "one: "
+                             : "another thread launches a graph of it, and has not ended the "
+                               "launch: ") +
+                   "do so first");
 }
 
 Error PoolScratch::none_left(const Error& error) const {
@@ -53,13 +66,8 @@ Status PoolScratch::waiting(Call&& call) WEIR_NO_THREAD_ANALYSIS {
     Status done = call(waits, pending);
     if (!done && done.error().code() == ErrorCode::out_of_memory) return none_left(done.error());
     if (!done || pending.empty()) return done;
-    waits_ = true;
-    pool_.mutex_.unlock();
-    Status waited = loans_.wait_for(pending);
-    pool_.mutex_.lock();
-    waits_ = false;
-    launched_.notify_all();
-    if (!waited) return waited;
+    const Unlocked meanwhile(*this);
+    if (Status waited = loans_.wait_for(pending); !waited) return waited;
   }
   return {};
 }

@@ -72,10 +72,11 @@ class PoolScratch {
 
  private:
   friend struct TestAccess;
+  struct Unlocked;
   bool may_lend();
   // Until no launch goes on, and no other thread waits for the device. The lock is released
-  // meanwhile. Errors: invalid_argument (a launch is this thread's own, or takes too long: another
-  // thread may need what this one holds).
+  // meanwhile. Errors: invalid_argument (a launch is this thread's own; or the others take too
+  // long: they may need what this thread holds, or is to queue).
   Status wait_for_launches();
   Error none_left(const Error& error) const;
   // Makes the call, and waits with the lock released for what it says is pending, until it has done
@@ -94,8 +95,7 @@ class PoolScratch {
   std::vector<std::thread::id> launching_;  // who is between begin_launch() and end_launch()
   bool waits_ = false;                      // somebody waits for the device, without the lock
   std::condition_variable_any launched_;    // nobody does either any more
-  // A launch takes microseconds.
-  std::chrono::seconds patience_{10};
+  std::chrono::seconds patience_{10};       // with both; a launch takes microseconds
 };
 
 }  // namespace weir

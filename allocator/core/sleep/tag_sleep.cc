@@ -380,8 +380,12 @@ Result<std::vector<HostPart>> TagSleep::copies_of(const void* pointer, Bytes byt
                                                   const char* call) const {
   const Range range{Address::of(pointer), bytes};
   const std::optional<BlockInfo> found = pools_.find(range.begin);
-  if (!found || range.end() > found->address + found->bytes) {
-    return pools_.unknown(pointer, call);
+  if (!found) return pools_.unknown(pointer, call);
+  if (range.end() > found->address + found->bytes) {
+    return Error(ErrorCode::unknown_pointer,
+                 std::string(call) + ": " + format(bytes) + " from " + format(range.begin) +
+                     " on reach beyond the block of " + format(found->bytes) + " at " +
+                     format(found->address));
   }
   const std::shared_ptr<Pool> pool = pools_.pool_of(*found);
   std::vector<HostPart> parts = sleeper_.copies_of(pool, pool->pages().listing()->home_of(range));
