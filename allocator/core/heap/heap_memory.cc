@@ -42,13 +42,11 @@ Status HeapMemory::wait_and_take(BlockRef block) {
 // moment, until there is need of new memory: threads that took each other's blocks would all miss
 // for ever.
 Tile* HeapMemory::find_run(Bytes bytes, RequestHistory::Name name, Status& status) {
-  const RequestKeys keys = history_.keys(name);
   const QueuedLock lock(served_.pages->mutex());
-  served_.pages->expect(keys);
   give_back_cached_under_page_lock();
   const auto create = have_others_give_back(Others::at_rest) ? create_ : PageHeap::Create::not_yet;
   const Owner owner = this->owner();
-  Request request{.owner = owner, .size = bytes, .keys = keys, .create = create};
+  Request request{.owner = owner, .size = bytes, .keys = history_.keys(name), .create = create};
   Tile* run = served_.pages->allocate(request, served_since_asked());
   if (create != create_ && request.failed_with(ErrorCode::out_of_memory)) {
     have_others_give_back(Others::all);

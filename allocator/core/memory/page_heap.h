@@ -64,10 +64,6 @@ class PageHeap {
     Bytes bytes;
     std::uint64_t runs = 0;  // requests for runs, with the one that it asks for now
   };
-  // A request comes, once its heap has given back what it cached.
-  [[gnu::always_inline]] void expect(RequestKeys keys) const WEIR_REQUIRES(mutex_) {
-    heap_.placer.expect(keys);
-  }
   // A run for the request, as one tile: used, and the owner's. Null: the request's status says why.
   // Errors: out_of_memory, with Create::never also if only new memory would serve the request, with
   // Create::not_yet if the placer prefers new memory; device; asleep.

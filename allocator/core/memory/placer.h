@@ -45,8 +45,6 @@ class Placer {
   // they are not free.
   Plan place_at(Range run) const;
 
-  // A request comes soon.
-  [[gnu::always_inline]] void expect(RequestKeys keys) const { placements_.expect(keys); }
   // Notes that the request was placed there; not for a place that remembered() found.
   void remember(RequestKeys keys, Address at) { placements_.remember(keys, at); }
   void forget_places() { placements_.clear(); }

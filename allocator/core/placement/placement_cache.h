@@ -98,11 +98,6 @@ class RequestHistory {
 // not thread-safe.
 class PlacementCache {
  public:
-  // recall() of these comes soon: the processor fetches what it looks at, as no cache holds the
-  // table.
-  [[gnu::always_inline]] void expect(RequestKeys keys) const {
-    if (!entries_.empty()) __builtin_prefetch(&entries_[place_of(keys.brief, entries_.size())]);
-  }
   // The first remembered place of which `usable(place)` holds: of those for the whole key, or else
   // for the brief one.
   template <class Usable>
