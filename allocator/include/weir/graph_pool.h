@@ -171,10 +171,10 @@ class GraphPool {
 
   // Graph::launch() in parts, for programs that launch graphs themselves: what was lent of the
   // graphs' scratch is the pool's again, until the result goes, which is to be after the launch on
-  // `stream`. While any is lent, the pool's launches wait for each other here. Errors: asleep;
-  // capture (the stream is being captured); invalid_argument (something is lent, and this thread
-  // has begun one, or another thread did and does not end it); out_of_memory, device: the graph may
-  // not be launched.
+  // `stream`. While any is lent, the pool's launches wait for each other here, and for a thread
+  // that takes scratch back (for a capture, say). Errors: asleep; capture (the stream is being
+  // captured); invalid_argument (something is lent, and this thread has begun one, or others do not
+  // come to an end in 10 s); out_of_memory, device: the graph may not be launched.
   Result<GraphLaunch> begin_launch(Stream stream);
   // From now on nothing of the pool is lent: the program may launch its graphs without a word. Or
   // (`keep` is false) one such call before is taken back. Errors: out_of_memory, device: some of
