@@ -382,6 +382,31 @@ TEST_P(GraphScratchIsLent, EveryDriverCallOfATurnMayFail) {
   }
 }
 
+TEST_P(GraphScratchIsLent, ALaunchThatFailedHalfWayKeepsNobodyFromSleeping) {
+  for (const DeviceCall call : {DeviceCall::map, DeviceCall::set_access}) {
+    for (std::uint64_t nth = 1; nth <= 4; ++nth) {
+      heap_ = std::make_unique<DeviceHeap>(device_, lends(GetParam()));
+      GraphPool pool(*heap_);
+      void* output = nullptr;
+      Graph graph = graph_with(pool, 64_MiB, output);
+      launch(graph, a_);
+      void* const block = written(60_MiB, b_);
+      device_.fail(call, nth);
+      EXPECT_FALSE(graph.launch(a_).ok());
+      (void)device_.forget_faults();
+      const auto asleep = heap_->tags().sleep();
+      EXPECT_TRUE(asleep.ok()) << asleep.error().message();
+      EXPECT_TRUE(heap_->tags().wake().ok());
+      launch(graph, a_);
+      expect_no_race();
+      free(block);
+      free(output);
+      device_.finish();
+      ASSERT_FALSE(HasFailure()) << "call " << static_cast<int>(call) << ", number " << nth;
+    }
+  }
+}
+
 TEST_P(GraphScratchIsLent, LaunchesOfSeveralThreadsTakeTurns) {
   GraphPool pool(*heap_);
   void* output = nullptr;

@@ -137,7 +137,12 @@ Status ScratchLoans::renew(bool waits, FenceSet& pending) {
     }
     if (!pending.empty()) return {};
     const Result<bool> renewed = pool_.pages().sleep()->renew_memory(page);
-    if (!renewed) return renewed.error();
+    if (!renewed) {
+      // A page has all of its mappings, or no memory: who sleeps copies what has some.
+      FenceSet running;
+      if (is_over(launches_, running)) (void)pool_.pages().sleep()->take_memory(page);
+      return renewed.error();
+    }
     loans_.erase(at);
   }
   return {};
