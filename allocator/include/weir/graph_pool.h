@@ -153,7 +153,8 @@ class GraphPool {
   // asks CUDA for the id of the stream's capture, and compares it. `origin`: the stream that the
   // capture begins on, if known: the pool then sees whether the capture goes on, even if the
   // binding is not closed.
-  // Errors: invalid_argument (another capture is going on in the pool); asleep; device.
+  // Errors: invalid_argument (another capture is going on in the pool); asleep; device; where
+  // scratch is lent, those of begin_launch().
   //
   // If the origin is being captured already, by a capture that the pool served before, the binding
   // goes on with that capture: one capture, one graph. (Under Trust::context another capture may
@@ -177,8 +178,9 @@ class GraphPool {
   // come to an end in 10 s); out_of_memory, device: the graph may not be launched.
   Result<GraphLaunch> begin_launch(Stream stream);
   // From now on nothing of the pool is lent: the program may launch its graphs without a word. Or
-  // (`keep` is false) one such call before is taken back. Errors: out_of_memory, device: some of
-  // what was lent is lent still, and the call does not count; call it again.
+  // (`keep` is false) one such call before is taken back, of which there must be one. Errors:
+  // out_of_memory, device: some of what was lent is lent still, and the call does not count; call
+  // it again.
   Status keep_scratch(bool keep = true);
 
   GraphPoolStatistics statistics() const;
@@ -217,7 +219,8 @@ class Graph {
   ~Graph();
 
   // Errors: device; invalid_argument (an empty Graph); capture (the stream is being captured, which
-  // goes on); asleep (the pool's tag sleeps; other memory that the graph uses is not checked).
+  // goes on); asleep (the pool's tag sleeps; other memory that the graph uses is not checked);
+  // where scratch is lent, those of GraphPool::begin_launch().
   Status launch(Stream stream);
   // The driver's handles (CUDA: a cudaGraph_t and a cudaGraphExec_t), which the Graph owns. Once it
   // gave the executable away, the pool lends no scratch, unless GraphPoolOptions::scratch says so.
@@ -242,7 +245,8 @@ class Graph {
 // capture away.
 class CaptureScope {
  public:
-  // Errors: invalid_argument (a capture is going on in the pool); asleep; capture; device.
+  // Errors: invalid_argument (a capture is going on in the pool); asleep; capture; device; where
+  // scratch is lent, those of GraphPool::begin_launch().
   static Result<CaptureScope> begin(GraphPool& pool, Stream stream,
                                     CaptureMode mode = CaptureMode::global);
   CaptureScope(CaptureScope&&) noexcept;

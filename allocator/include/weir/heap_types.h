@@ -65,8 +65,10 @@ enum class GraphScratch {
   // It serves eager requests of the device heap's own memory that would otherwise make the device
   // heap hold more than ever before, or more than its limit. Graphs that the program launches
   // itself must be launched within GraphPool::begin_launch(); what a graph leaves in memory that
-  // was freed within its capture is not there at its next launch. Memory that a library registered
-  // with another process or network must not be a graph's.
+  // was freed within its capture is not there at its next launch. While a launch is being made
+  // nothing is lent, so that a request near the limit may find no memory then. What a launch claims
+  // of free memory counts as live blocks until it is made, in recordings too. The program must not
+  // register a graph's memory with another process or network.
   lend,
 };
 
