@@ -36,11 +36,13 @@ class HeapTags {
   // with its holder) and capture (a stream is being captured) leave all as it was, except that idle
   // memory may be gone and `options.contents` set. After device and out_of_memory (of the host) the
   // tags are awake, or partly asleep (TagInfo). A tag that sleeps already is no error.
-  virtual Result<SleepReport> sleep(const SleepOptions& options = {}) = 0;
+  virtual Result<SleepReport> sleep(const SleepOptions& options) = 0;
+  Result<SleepReport> sleep() { return sleep(SleepOptions{}); }
   // The host waits until the bytes are there. Errors: invalid_argument; out_of_memory (the message
   // says who has the memory), device: tags before the one that failed are awake, that one is partly
   // asleep, and wake() may be called again.
-  virtual Result<SleepReport> wake(const WakeOptions& options = {}) = 0;
+  virtual Result<SleepReport> wake(const WakeOptions& options) = 0;
+  Result<SleepReport> wake() { return wake(WakeOptions{}); }
   virtual std::vector<TagInfo> list() = 0;  // by name
   // Counts from the next sleep() on. Errors: invalid_argument (the name is empty).
   virtual Status set_contents(const std::string& tag, SleepContents contents) = 0;
