@@ -118,7 +118,12 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
   if (head_size > 0_B) heap_.tables.pages.walk({plan.head->begin, head_size}, add);
 
   if (Status room = mappings_.have_room_for_row(all); !room) return std::move(room).error();
-  StitchedRow& row = heap_.tables.rows.add(all, request.owner.id);
+  return map_row(request, heap_.tables.rows.add(all, request.owner.id), pages,
+                 plan.front.empty() ? 0_B : plan.front.front().begin - pages.front()->home);
+}
+
+Result<StitchedRow*> Commit::map_row(Request& request, StitchedRow& row,
+                                     const std::vector<Page*>& pages, Bytes lead) {
   row.shift = mappings_.shift_at(row.begin);
   for (Page* const page : pages) {
     const HeldPage again{page->id, {page->handle, page->size}};
@@ -130,8 +135,7 @@ Result<StitchedRow*> Commit::build(Request& request, const StitchPlan& plan) {
     heap_.tables.rows.append(row, *page);
     heap_.placer.remaps().spend(1);
   }
-  heap_.tables.rows.finish(
-      row, plan.front.empty() ? 0_B : plan.front.front().begin - pages.front()->home);
+  heap_.tables.rows.finish(row, lead);
   return &row;
 }
 
@@ -300,15 +304,15 @@ void Commit::free(const Owner& owner, Tile* tile) {
 // Pages that could be mapped there are whole.
 Status Commit::fill(Request& request, Range run) {
   if (heap_.rules.plain) return {};  // the driver chooses where a segment lies
+  if (heap_.tables.tiles.at(run.begin) == nullptr) return fill_row(request, run);
   std::vector<Range> vacant;
   for (const Tile* tile = heap_.tables.tiles.at(run.begin);
        tile != nullptr && tile->begin < run.end(); tile = tile->after) {
     if (tile->is_free()) continue;
     if (tile->kind != Tile::Kind::vacant) return {};  // then the rest won't do
-    const Address begin{round_down(Bytes{run.begin.value}, heap_.rules.granularity).count};
-    const Address end{round_up(Bytes{run.end().value}, heap_.rules.granularity).count};
-    const Address from = std::max(begin, tile->begin);
-    vacant.push_back({from, std::min(end, tile->end()) - from});
+    const Range granules = heap_.rules.granules_around(run);
+    const Address from = std::max(granules.begin, tile->begin);
+    vacant.push_back({from, std::min(granules.end(), tile->end()) - from});
   }
   for (const auto& [begin, size] : vacant) {
     const std::size_t most = heap_.placer.page_sizes(size, size).size();
@@ -319,6 +323,25 @@ Status Commit::fill(Request& request, Range run) {
     if (!mapped) return mapped.error();
   }
   return {};
+}
+
+Status Commit::fill_row(Request& request, Range run) {
+  StitchedRows& rows = heap_.tables.rows;
+  const Range row = heap_.rules.granules_around(run);
+  if (rows.at(run.begin) != nullptr || !rows.has_room_at(row)) return {};
+  const std::size_t most = heap_.placer.page_sizes(row.size, row.size).size() * 2;
+  if (Status room = mappings_.have_room(request, most); !room) return room;
+  const Result<Address> home = mappings_.room_for(row.size);
+  if (!home) return home.error();
+  const Result<std::vector<HeldPage>> created = supply_.create(request, row.size, row.size);
+  if (!created) return created.error();
+  const Result<Range> mapped = map_home(request.owner, *home, *created);
+  if (!mapped) return mapped.error();
+  std::vector<Page*> pages;
+  heap_.tables.pages.walk(*mapped, [&](Page& page, Bytes, Bytes) { pages.push_back(&page); });
+  const Result<StitchedRow*> made = map_row(
+      request, rows.add_at(row.begin, row.size, request.owner.id), pages, run.begin - row.begin);
+  return made ? Status() : made.error();
 }
 
 }  // namespace weir

@@ -23,8 +23,7 @@ class Commit {
   // The run, as one tile: used, and the owner's. Null: the request's status says why; new memory
   // that was mapped by then is free. (A plan to map what is held has no run, and may succeed.)
   Tile* carry_out(Request& request, const Plan& plan);
-  // Where addresses of the run lost their memory, and are of the home row, they get new
-  // pages.
+  // Where addresses of the run lost their memory they get new pages.
   Status fill(Request& request, Range run);
   // The run is free again (PageHeap::free()).
   void free(const Owner& owner, Tile* tile);
@@ -39,6 +38,11 @@ class Commit {
   Status map_held(Request& request);
   // Maps the plan's pieces side by side, and creates what it lacks. The row is idle.
   Result<StitchedRow*> build(Request& request, const StitchPlan& plan);
+  // The row, which is empty, gets the pages; it is idle then.
+  Result<StitchedRow*> map_row(Request& request, StitchedRow& row, const std::vector<Page*>& pages,
+                               Bytes lead);
+  // Makes a row that has gone again, of new pages.
+  Status fill_row(Request& request, Range run);
   // A new segment of plain memory, of a good size for the request, or the least.
   Result<Range> add_segment(Request& request);
   Result<Range> map_home(const Owner& owner, Address at, const std::vector<HeldPage>& pages);

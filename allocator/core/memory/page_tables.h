@@ -26,6 +26,11 @@ struct PageRules {
   bool plain;           // MemoryKind::plain
   bool of_graph_pool;
 
+  // What of the device's granularity the range touches.
+  Range granules_around(Range range) const {
+    const Address begin{round_down(Bytes{range.begin.value}, granularity).count};
+    return {begin, Address{round_up(Bytes{range.end().value}, granularity).count} - begin};
+  }
   MemoryKind memory() const { return plain ? MemoryKind::plain : MemoryKind::pages; }
 };
 

@@ -29,12 +29,36 @@ std::vector<PageMapping> mapped_of(const Page& page) {
   return mappings;
 }
 
+Range StitchedRows::vacancy_around(Address address) const {
+  const auto region = std::prev(regions_.upper_bound(address));
+  const auto after = rows_.upper_bound(address);
+  Address from = region->first, to = region->second;
+  if (after != rows_.end()) to = std::min(to, after->first);
+  if (after != rows_.begin()) {
+    const StitchedRow& before = *std::prev(after)->second;
+    from = std::max(from, before.begin + before.reserved);
+  }
+  return {from, to - from};
+}
+
+bool StitchedRows::has_room_at(Range pages) const {
+  if (regions_.upper_bound(pages.begin) == regions_.begin() || around(pages.begin) != nullptr)
+    return false;
+  const Address end = vacancy_around(pages.begin).end();
+  return pages.begin < pages.end() && pages.end() < end && end - pages.end() >= gap_;
+}
+
 StitchedRow& StitchedRows::add(Bytes bytes, HeapId heap) {
+  return add_at(vacant_.lower_bound({bytes + gap_, Address{}})->second, bytes, heap);
+}
+
+StitchedRow& StitchedRows::add_at(Address begin, Bytes bytes, HeapId heap) {
   const Bytes taken = bytes + gap_;
-  const auto smallest = vacant_.lower_bound({taken, Address{}});
-  const auto [size, begin] = *smallest;
-  vacant_.erase(smallest);
-  if (size > taken) vacant_.emplace(size - taken, begin + taken);
+  const Range vacant = vacancy_around(begin);
+  const Address end = begin + taken;
+  vacant_.erase({vacant.size, vacant.begin});
+  if (begin > vacant.begin) vacant_.emplace(begin - vacant.begin, vacant.begin);
+  if (end < vacant.end()) vacant_.emplace(vacant.end() - end, end);
   std::unique_ptr<StitchedRow>& row = rows_[begin];
   row = std::make_unique<StitchedRow>();
   row->begin = begin;
@@ -68,17 +92,11 @@ void StitchedRows::finish(StitchedRow& row, Bytes lead) {
 // What is vacant beside it, and its own addresses, become one.
 void StitchedRows::remove(StitchedRow& row) {
   const Address begin = row.begin, end = begin + row.reserved;
-  const auto after = rows_.erase(rows_.find(begin));
-  const auto region = std::prev(regions_.upper_bound(begin));
-  Address from = region->first, to = region->second;
-  if (after != rows_.end()) to = std::min(to, after->first);
-  if (after != rows_.begin()) {
-    const StitchedRow& before = *std::prev(after)->second;
-    from = std::max(from, before.begin + before.reserved);
-  }
-  vacant_.erase({begin - from, from});
-  vacant_.erase({to - end, end});
-  vacant_.emplace(to - from, from);
+  rows_.erase(begin);
+  const Range vacant = vacancy_around(begin);
+  vacant_.erase({begin - vacant.begin, vacant.begin});
+  vacant_.erase({vacant.end() - end, end});
+  vacant_.emplace(vacant.size, vacant.begin);
 }
 
 void StitchedRows::use(StitchedRow& row, std::uint64_t now) {

@@ -136,9 +136,14 @@ class StitchedRows {
     return vacant_.lower_bound({bytes + gap_, Address{}}) != vacant_.end();
   }
 
+  // Is there room for a row of pages that stand just there?
+  bool has_room_at(Range pages) const;
+
   // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
   // removed.
   StitchedRow& add(Bytes bytes, HeapId heap);
+  // The same, at `begin`: there is room.
+  StitchedRow& add_at(Address begin, Bytes bytes, HeapId heap);
   // The page is mapped at the row's end now; it is not in the row yet.
   void append(StitchedRow& row, Page& page);
   // The row's last page is unmapped.
@@ -172,6 +177,9 @@ class StitchedRows {
 
  private:
   friend struct TestAccess;
+
+  // What is vacant between the rows before and behind an address of a region.
+  Range vacancy_around(Address address) const;
 
   const Bytes gap_;
   std::map<Address, Address> regions_;                    // begin and end
