@@ -72,8 +72,8 @@ struct AllocateOptions {
                        // processes, peers and libraries can open it. Takes longer; not for streams
                        // that are being captured
   std::string tag{};   // its memory sleeps with this tag (plain memory has none); empty or
-                       // kDefaultTag: with the tag of the tag() scope opened last; of none, with
-                       // kDefaultTag
+                       // kDefaultTag: with that of the tag() scope opened last; without a scope,
+                       // with kDefaultTag
 };
 
 // Which requests a tag's scope takes: those of the thread that opened it, or those of all threads

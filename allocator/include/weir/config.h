@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every setting of the allocator and its default. Nothing else reads these from the environment.
+// Every setting of the allocator and its default. Of the C++ library nothing else reads these from
+// the environment.
 //
 // The variables, their values and what they do are one table in config.cc: parsing, describe(),
 // docs/configuration.md and the error messages all come from it.
@@ -74,9 +75,9 @@ struct Config {
 
   // Read the process's environment, a block of the same form ("NAME=value", ended by a null), or
   // names and values. A setting that is not named, or empty, keeps its default. In an environment,
-  // variables that do not begin with WEIR_ are ignored, and so are WEIR_ENABLE and those of the
-  // communication layer (docs/comm.md). Any other unknown name is an error. Errors:
-  // invalid_argument, naming the variable, its value and what is allowed.
+  // variables that do not begin with WEIR_ are ignored, and so are WEIR_ENABLE, WEIR_CHECK_LAYOUTS
+  // and those of the communication layer (docs/comm.md). Any other unknown name is an error.
+  // Errors: invalid_argument, naming the variable, its value and what is allowed.
   static Result<Config> from_environment();
   static Result<Config> from_environment(const char* const* block);
   static Result<Config> from_pairs(std::span<const Pair> pairs);

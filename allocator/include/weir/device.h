@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface between Weir and a GPU: all that the core knows of CUDA, beside two stream handles:
-// null is the default stream, and 2 is each thread's own (CU_STREAM_PER_THREAD).
+// The interface between Weir and a GPU. Beside it the core knows only two stream handles of CUDA:
+// null (the default stream) and 2 (each thread's own, CU_STREAM_PER_THREAD).
 //
 // A Device has the calls of four roles: memory, events, captures, and copies to host memory. Code
 // that needs one role takes that class; code that asks which device it is takes Device.
@@ -68,8 +68,9 @@ struct ExecutableHandle {
   constexpr auto operator<=>(const ExecutableHandle&) const = default;
 };
 
-// The calls of a device, without stream(), prepare_to_synchronize() and those that describe it: by
-// these names calls are counted, timed and made to fail. (capture_status() counts as capture_info.)
+// The names under which calls are counted, timed and made to fail: all but stream(),
+// prepare_to_synchronize(), now(), host_threads() and those that describe the device.
+// (capture_status() counts as capture_info.)
 enum class DeviceCall {
   reserve,
   unreserve,

@@ -3,7 +3,8 @@
 //
 // Work on the stream that a block was allocated for may use it at once. Work on another stream must
 // be named with fence(), after it was queued and before the block is deallocated. A block's memory
-// serves other requests at once: the stream that gets it waits for its fences, on the GPU.
+// serves other requests at once: the stream that gets it waits, on the GPU, for its fences, and for
+// the work of the stream that freed it.
 //
 // Threads: every call may be made from any thread; calls about one block must not overlap (a block
 // is deallocated once, after its fences). On the hot path threads with different streams share no
@@ -36,15 +37,14 @@ class DeviceHeap {
   // Does not wait: first synchronise all work that still uses the memory.
   ~DeviceHeap();
 
-  // The identity of the caller's stream. If the stream is being captured, its capture goes on
-  // undisturbed while a PoolBinding is open or paused, and under Trust::context; otherwise the call
-  // breaks it, as Device::stream() does. (It always breaks a capture of the per-thread default
-  // stream, if it does not refuse that.) Under Trust::context a stream has one identity, in
-  // captures and outside. Under Trust::told a stream that is first seen in a capture has a number
-  // of Weir's own while it is captured, and the driver's id afterwards. Errors: device;
-  // invalid_argument (Trust::told, and the per-thread default stream: its handle names another
-  // stream in each thread); capture (the stream is being captured into no pool: the question broke
-  // the capture).
+  // The identity of the caller's stream. A capture of the stream goes on undisturbed if a
+  // PoolBinding is open or paused, or under Trust::context; otherwise the call breaks it, as
+  // Device::stream() does. (For the per-thread default stream it always breaks the capture, unless
+  // it refuses the stream.) Under Trust::context a stream has one identity, in captures and
+  // outside. Under Trust::told a stream that is first seen in a capture has a number of Weir's own
+  // while it is captured, and the driver's id afterwards. Errors: device; invalid_argument
+  // (Trust::told, and the per-thread default stream: its handle names another stream in each
+  // thread); capture (the stream is being captured into no pool: the question broke the capture).
   Result<Stream> stream(void* handle);
 
   // A block of at least `bytes`, aligned to kGrain, for work on `stream`. Zero bytes: null.
@@ -54,15 +54,16 @@ class DeviceHeap {
 
   // "Work queued so far on `user` uses these blocks": one event for all of them, or one each while
   // a binding is open or a free is deferred, or if one of them is a graph pool's. A fence on the
-  // block's own stream is implied by deallocate() and costs nothing.
-  // Null is passed over. Errors: unknown_pointer (none of the blocks is changed); device.
+  // block's own stream is implied by deallocate() and costs nothing. Null is passed over. Errors:
+  // unknown_pointer (none of the blocks is changed); invalid_argument (Stream::all()); capture
+  // (`user` is being captured into no pool); device.
   Status fence(std::span<void* const> blocks, Stream user);
   Status fence(void* block, Stream user) { return fence(std::span<void* const>(&block, 1), user); }
 
   // As fence(), for pointers anywhere into blocks; memory that is not the heap's is passed over,
   // and `pointers` may be empty. The blocks may be deallocated at once, even after an error: a
   // block that can't take the fence now takes it later, before its memory serves anything else.
-  // Blocks of `user` itself need none. In a capture the fence of a graph pool's block is an edge of
+  // Blocks of `user` need no fence. In a capture the fence of a graph pool's block is an edge of
   // the graph; another block's free waits for the capture's end. Returns the fence's point, for
   // wait(); none: `user` is being captured, or the device refuses an event now. `exact`: the point
   // covers the work queued so far and no more; pass true if the point goes to note_waited(). If
@@ -82,10 +83,10 @@ class DeviceHeap {
 
   // "Work queued so far on `stream` waits for other processes": NCCL's operations do. This matters
   // under Trust::context: there a request may wait for an event of the whole context, and so for
-  // this work; if the other processes wait in turn for work that is to use the requested memory,
-  // both hang. Until the work is seen to be over, requests take memory that needs no such wait,
-  // else new memory. They wait if there is neither; under ReusePolicy::no_wait they fail. Does
-  // nothing for a stream that is being captured, and nothing under Trust::told.
+  // this work; if those processes in turn wait for work that needs the requested memory, both hang.
+  // Until the work is seen to be over, requests take memory that needs no such wait, else new
+  // memory. They wait if there is neither; under ReusePolicy::no_wait they fail. Does nothing for a
+  // stream that is being captured, and nothing under Trust::told.
   void note_remote_work(Stream stream);
 
   // Makes work queued on `later` from now on run after all that `earlier` holds so far, on the GPU:
@@ -101,14 +102,14 @@ class DeviceHeap {
   // Gives the block back. Null is fine.
   //
   // The free is deferred to a later call in these cases:
-  // - While a PoolBinding is open or paused, or another free waits: the block's own stream is being
-  //   captured now (one with Stream::may_end counts as not captured), or a captured stream was
-  //   named for the block, and a capture that was open at that naming is not over. The free is done
-  //   once all captures that are open at this call are over.
-  // - The block's graph pool is being captured into, and either a stream outside that capture was
-  //   named for the block meanwhile, or the block was allocated outside it (if by an earlier
-  //   capture: only where uses are told, work was left as this one began, or this one was paused):
-  //   until that capture is over.
+  // - While a PoolBinding is open or paused, or another free waits: (a) the block's own stream,
+  //   unless it is Stream::may_end, is being captured now; or (b) a captured stream was named for
+  //   the block, and a capture that was open then is not over. The free is done once all captures
+  //   that are open at this call are over.
+  // - A capture into the block's graph pool is going on, and a stream outside it was named for the
+  //   block meanwhile, or the block was allocated outside it: until it is over. (Under
+  //   Trust::context blocks of earlier captures are exempt, if this one's binding was opened before
+  //   it began, with no work left.)
   // - A stream that record_stream() named is being captured: until it is not, or, for a block of a
   //   pool that is captured into, until that capture is over.
   // - Under Trust::context, no event can be recorded for a stream that record_stream() named, nor
@@ -137,12 +138,11 @@ class DeviceHeap {
   HeapCaptures captures() { return HeapCaptures(*this); }
 
   // Gives idle pages back to the driver until at most `keep` bytes are held, or nothing more can
-  // go. Trim::at_once passes over pages that work still uses (where addresses are fixed, which
-  // asks nothing of the device, the host waits even so); otherwise the host waits for that work
-  // first (and up to 0.1 s for the driver to say that released graphs are gone). Returns the
-  // bytes given back, but not those of deferred frees that the call made first. Errors: device;
-  // capture (a stream is being captured, and either Trim::waits would wait for its work, or nothing
-  // could go).
+  // go. Trim::at_once passes over pages that work still uses (with fixed addresses the host waits,
+  // as the device is not asked). Trim::waits waits for that work first, and up to 0.1 s for the
+  // driver to report released graphs gone. Returns the bytes given back, but not those of deferred
+  // frees that the call made first. Errors: device; capture (a stream is being captured, and either
+  // Trim::waits would wait for its work, or nothing could go).
   Result<Bytes> trim(Bytes keep = 0_B, Trim how = Trim::at_once);
 
   // Sets access to all mapped memory anew. Call it once the device has got further peers

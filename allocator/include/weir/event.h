@@ -13,8 +13,8 @@
 namespace weir {
 
 enum class EventKind : std::uint8_t {
-  allocate,     // block `address`, `bytes` (rounded), `requested`, on `stream`; `pool`: for no
-                // request, but for a launch of that graph pool, which lent the memory
+  allocate,     // block `address`, `bytes` (rounded), `requested`, on `stream`; `pool` not 0:
+                // for a launch of that graph pool, which lent the memory
   deallocate,   // the same block goes back, with its fences
   fence,        // work queued so far on `other` uses the block at `address`
   stream_wait,  // `stream` waits, on the GPU, for `other` up to `sequence`

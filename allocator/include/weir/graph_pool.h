@@ -45,8 +45,8 @@ struct GraphPoolOptions {
   // driver.
   std::optional<MemoryKind> memory;
   std::string tag;  // that its memory sleeps with (HeapTags::sleep()); empty: kDefaultTag
-  // None: as HeapOptions::graph_scratch says, until the pool has a graph that the program captured,
-  // or may launch, itself. `lend`: all its graphs are launched by Graph::launch(), or within
+  // None: HeapOptions::graph_scratch decides, until the program itself captures a graph into the
+  // pool or may launch one. `lend`: all its graphs are launched by Graph::launch(), or within
   // begin_launch().
   std::optional<GraphScratch> scratch;
 };
@@ -118,7 +118,7 @@ class GraphPool {
   // `heap` must outlive the pool, its bindings and captures, its graphs and its blocks.
   explicit GraphPool(DeviceHeap& heap, GraphPoolOptions options = {});
   // Live blocks, graphs and captures stay valid. Idle memory goes back at once, the rest as blocks
-  // are deallocated and graphs go; what launches still use then, when others ask for memory.
+  // and graphs go; memory that launches still use then goes when others need it.
   ~GraphPool();
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;
@@ -163,24 +163,23 @@ class GraphPool {
   // origin count as over.
   Result<PoolBinding> capture(StreamFilter filter, std::optional<Stream> origin = std::nullopt);
   // Says that one graph, whose capture's binding was closed with `keep`, will not be launched
-  // again. With the last graph the pool lets the memory of all go, once they are destroyed and
-  // their launches are done. (If a capture asked for no memory: once all work so far on streams
-  // that the heap knows is done.) Graph does this itself. Other programs call it once for each
-  // capture, after the last close() of its binding and before the GraphPool goes, else the memory
-  // stays until the device heap goes.
+  // again. With the last graph the pool lets the memory of all go, once they are destroyed
+  // (Trust::told) and their launches are done. (Under Trust::context, or if a capture asked for no
+  // memory: once all work so far is done.) Graph does this itself. Other programs call it once for
+  // each capture, after the last close() of its binding and before the GraphPool goes, else the
+  // memory stays until the device heap goes.
   void release_graph();
 
   // Graph::launch() in parts, for programs that launch graphs themselves: what was lent of the
-  // graphs' scratch is the pool's again, until the result goes, which is to be after the launch on
-  // `stream`. While any is lent, the pool's launches wait for each other here, and for a thread
-  // that takes scratch back (for a capture, say). Errors: asleep; capture (the stream is being
-  // captured); invalid_argument (something is lent, and this thread has begun one, or others do not
-  // come to an end in 10 s); out_of_memory, device: the graph may not be launched.
+  // graphs' scratch is the pool's again while the returned object lives: destroy it after the
+  // launch on `stream`. While any is lent, begin_launch() waits for other launches of the pool, and
+  // for threads that take scratch back (for captures, say). Errors: asleep; capture (the stream is
+  // being captured); invalid_argument (something is lent, and this thread has begun one, or others
+  // do not come to an end in 10 s); out_of_memory, device: the graph may not be launched.
   Result<GraphLaunch> begin_launch(Stream stream);
-  // From now on nothing of the pool is lent: the program may launch its graphs without a word. Or
-  // (`keep` is false) one such call before is taken back, of which there must be one. Errors:
-  // out_of_memory, device: some of what was lent is lent still, and the call does not count; call
-  // it again.
+  // From now on nothing of the pool is lent: the program may launch its graphs without a word. With
+  // `keep` false: undoes one earlier such call, which must exist. Errors: out_of_memory, device:
+  // some of what was lent is lent still, and the call does not count; call it again.
   Status keep_scratch(bool keep = true);
 
   GraphPoolStatistics statistics() const;
@@ -189,10 +188,10 @@ class GraphPool {
   std::vector<PlacedBlock> blocks() const;  // live, by address
   // Makes just these blocks live: deallocates the other live blocks, and allocates the missing ones
   // again, each at its place and with the bytes that lie there. If the memory of a block has gone
-  // back to the driver meanwhile, the block gets other memory at the same place; for a plain or
-  // stitched block (docs/glossary.md) that is an error. Errors: invalid_argument (a capture is
-  // going on; or a place is not free any more: it names the block); out_of_memory; device. After an
-  // error the same blocks are live as before.
+  // back to the driver meanwhile, the block gets other memory at the same place; for a block of
+  // plain memory that is an error. Errors: invalid_argument (a capture is going on; or a place is
+  // not free any more: it names the block); out_of_memory; device. After an error the same blocks
+  // are live as before.
   Status restore(std::span<const PlacedBlock> blocks);
   // Gives pages that the pool need not keep to the device heap, or, if they are of another kind of
   // memory than the device heap's, to the driver. Returns whether there were any.
@@ -257,10 +256,9 @@ class CaptureScope {
   // As Graph::resources(), so far; none once the capture has ended.
   std::vector<std::shared_ptr<CaptureResource>> resources() const;
   // Ends the capture and makes a graph of it. On an error there is no graph, and the pool is as if
-  // the capture had not been, except for the blocks that are still live. If the driver refuses and
-  // the capture goes on (in global and thread-local mode another thread can't end it), the scope
-  // goes on too.
-  // Errors: capture (the message says what broke it, where that is known); device;
+  // the capture had not been, except for the blocks that are still live. If the driver refuses but
+  // the capture goes on (as in a thread that did not begin it, unless the mode is relaxed), so does
+  // the scope. Errors: capture (the message says what broke it, where that is known); device;
   // invalid_argument (it has ended already).
   Result<Graph> end();
 

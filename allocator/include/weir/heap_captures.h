@@ -22,8 +22,8 @@ class HeapCaptures {
   explicit HeapCaptures(DeviceHeap& heap) : heap_(&heap) {}
 
   // From now on the heap asks whether `stream` is captured before it records an event of the whole
-  // context. Streams that memory was allocated for are asked about without this call, except those
-  // that the request named as Stream::may_end.
+  // context. Streams that memory was allocated for need no such call, unless the request marked
+  // them Stream::may_end.
   void meet(Stream stream);
 
   // The id of the graph pool whose binding takes this thread's requests on `stream` now; 0: the

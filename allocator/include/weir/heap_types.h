@@ -21,8 +21,8 @@ enum class ReusePolicy {
   wait,      // free memory first: least memory
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
   no_wait,   // free memory that needs no wait (the stream's own, or its use is seen to be over),
-             // else new. Only a graph pool's warm-up still waits, for graphs that Graph::launch()
-             // launched. Where blocks lie depends on how fast the GPU is.
+             // else new. Only a graph pool's warm-up still waits, for launches that Weir saw, and
+             // GraphPool::restore(). Where blocks lie depends on how fast the GPU is.
 };
 
 // What the heap may rely on to know who uses a block.
@@ -48,9 +48,9 @@ enum class MemoryKind {
 enum class Addresses {
   any,  // wherever the driver puts them
   // At addresses that follow from the heap's window, from whether the pool is the device heap's own
-  // or a graph pool, and from the order of requests. So that no place depends on time, the device
-  // is never asked whether work is done: memory whose last use may be running is waited for on the
-  // GPU, or by the host where it has to be unmapped. Where the driver gives other addresses, the
+  // or a graph pool, and from the order of requests. No place depends on time, as the device is
+  // never asked whether work is done: the GPU waits for memory whose last use may be running, or
+  // the host does, where memory must be unmapped. Where the driver gives other addresses, the
   // request fails (ErrorCode::device).
   fixed,
   // The same, but the driver's other addresses are taken, and counted
@@ -62,13 +62,13 @@ enum class Addresses {
 // run.
 enum class GraphScratch {
   keep,  // it stays the graph pool's
-  // It serves eager requests of the device heap's own memory that would otherwise make the device
-  // heap hold more than ever before, or more than its limit. Graphs that the program launches
+  // It serves launches of other graph pools, and eager requests to the device heap that would
+  // otherwise hold more than ever before, or than its limit. Graphs that the program launches
   // itself must be launched within GraphPool::begin_launch(); what a graph leaves in memory that
   // was freed within its capture is not there at its next launch. While a launch is being made
-  // nothing is lent, so that a request near the limit may find no memory then. What a launch claims
-  // of free memory counts as live blocks until it is made, in recordings too. The program must not
-  // register a graph's memory with another process or network.
+  // nothing is lent, so that a request near the limit may find no memory then. Free memory that a
+  // launch claims counts as live blocks until the launch is made, also in recordings. The program
+  // must not register a graph's memory with another process or network.
   lend,
 };
 

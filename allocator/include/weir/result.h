@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors as values. Weir returns its failures; weir::Allocator turns them into exceptions.
-// Otherwise only std::bad_alloc (the host has no memory) and what a program's own callback throws
-// leave a call as exceptions.
+// Errors as values. Weir returns its failures; weir::Allocator and the memory resources turn them
+// into exceptions. Otherwise only std::bad_alloc (the host has no memory) and what a program's own
+// callback throws leave a call as exceptions.
 #pragma once
 
 #include <cassert>

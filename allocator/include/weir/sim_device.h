@@ -41,8 +41,8 @@
 
 namespace weir {
 
-// Host time that each call costs. The defaults were measured on an H200, but for those that are
-// marked, and those that begin, end, make, launch and destroy captures and graphs: estimates.
+// Host time that each call costs. The defaults were measured on an H200; those marked, and those of
+// captures and graphs (begin, end, instantiate, launch, destroy), are estimates.
 struct CostModel {
   Nanoseconds reserve = 2_us;
   Nanoseconds unreserve = 2_us;
@@ -74,7 +74,7 @@ struct CostModel {
   Nanoseconds destroy_executable = 1_us;
   Nanoseconds destroy_graph = 1_us;
   Nanoseconds retain = 1_us;
-  Nanoseconds allocate_host_per_mib = 42_us;  // 23.5 GiB/s, where several threads are at it
+  Nanoseconds allocate_host_per_mib = 42_us;  // 23.3 GiB/s, where several threads are at it
   Nanoseconds free_host = 100_us;             // estimated
   Nanoseconds queue_copy = 2_us;
   Nanoseconds copy_per_mib = 19_us;  // of the stream's time: 51.4 GiB/s

@@ -85,10 +85,10 @@ struct Stream {
   void* handle = nullptr;
   std::uint64_t id = 0;
   // The stream may be destroyed without retire(). So Weir passes it to the driver only within calls
-  // of the program that name the stream, with one exception: to free a block for which
-  // record_stream() named the stream, Weir records an event on it, in DeviceHeap::deallocate() or
-  // in the later call that does a deferred free. Until these frees are done the stream must live:
-  // the driver may crash on a destroyed one, or record on a new one that has the same handle.
+  // that name the stream, but for one case: freeing a block for which record_stream() named it,
+  // Weir records an event on it, in DeviceHeap::deallocate() or, if deferred, a later call. Until
+  // these frees are done the stream must live: the driver may crash on a destroyed one, or record
+  // on a new one that has the same handle.
   bool may_end = false;
 
   // A stream that is being captured, whose id the driver does not give: `number` stands for it.
@@ -118,8 +118,8 @@ struct Stream {
   static constexpr std::uint64_t kInCapture = std::uint64_t{1} << 63;
 };
 
-// The number of a stream heap (the blocks of one stream in one pool) within its device heap: 0, 1,
-// 2 and so on, in order of first use.
+// The number of a stream heap (the blocks of one stream in one pool, and of the next stream after
+// retire()) within its device heap: 0, 1, 2 and so on, in order of first use.
 struct HeapId {
   std::uint32_t value = 0;
   constexpr auto operator<=>(const HeapId&) const = default;
@@ -147,10 +147,10 @@ struct TimelineId {
   constexpr auto operator<=>(const TimelineId&) const = default;
 };
 
-// A point on a stream's timeline, behind all work queued on the stream until it was taken; later
-// work may be before the point, too. A fence is
-// satisfied for another timeline, for good, once that timeline is known to be ordered behind it, or
-// the host has seen its work complete. Only the device heap that returned the fence understands it.
+// A point on a stream's timeline that covers all work queued until it was taken, and perhaps some
+// queued later. A fence is satisfied for another timeline, for good, once that timeline is known to
+// be ordered behind it, or the host has seen its work complete. Only the device heap that returned
+// the fence understands it.
 struct Fence {
   TimelineId timeline;
   Sequence sequence;

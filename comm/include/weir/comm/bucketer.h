@@ -21,7 +21,7 @@
 //
 // Captures: a step is captured as a whole, or not at all; each launch of the graph is a step. If
 // the capture ends before finish(), the step is abandoned: its graph lacks a part of it, and the
-// next ready() begins another. Destroy the graphs before the bucketer, which goes before the heap.
+// next ready() begins another. Destroy the graphs, then the bucketer, then the heap.
 //
 // Threads: self-synchronised. The stream must live as long as the bucketer, or be given to
 // DeviceHeap::retire() before it is destroyed. A bucketer that was moved from may be destroyed or
@@ -74,8 +74,9 @@ class Bucketer {
   Status ready(std::size_t tensor);
   // Ends the step: work queued on the bucketer's stream from now on runs after all all-reduces.
   // Errors: invalid_argument (tensors are not ready: how many, and the first; the step goes on);
-  // capture (the step's capture has ended: the step is abandoned); those of Communicator::run() (a
-  // bucket could not be launched); device.
+  // capture (the step's capture has ended: the step is abandoned; or the step began eagerly, and
+  // the stream is being captured); those of Communicator::run() (a bucket could not be launched);
+  // device.
   Status finish();
 
  private:

@@ -59,9 +59,9 @@ struct CommunicatorOptions {
   std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
   // (simulated time on a simulated device). While more than 512 operations are queued, several in a
-  // row may be watched as one, which then has the time of them all. Zero: no limit. The time
-  // begins when the operation is queued or, if that is later, when the communicator's operation
-  // before it is seen to end. It includes the wait for earlier work of the caller's stream.
+  // row may be timed as one, with the sum of their limits. Zero: no limit. The time begins when the
+  // operation is queued or, if that is later, when the communicator's operation before it is seen
+  // to end. It includes the wait for earlier work of the caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest time that create(), prepare(), split(), end_capture() and close() wait for other ranks.
   // Always real time, and more than zero.
@@ -107,11 +107,10 @@ class Work {
   Work() = default;  // no operation: wait() does nothing
 
   // Makes work queued on `stream` from now on run after the operation. If the operation ran on the
-  // caller's stream, that stream need not wait; another one may also wait for work that was queued
-  // there after the operation. If the operation was captured, `stream` must be in that capture, or
-  // in none (it then joins). Errors: capture (the operation was captured, and the stream is in
-  // another capture, or the capture is over; or the operation was eager, and the stream is being
-  // captured); device.
+  // caller's stream, that stream need not wait; another one may wait longer: for later work there,
+  // too. If the operation was captured, `stream` must be in that capture, or in none (it then
+  // joins). Errors: capture (the operation was captured, and the stream is in another capture, or
+  // the capture is over; or the operation was eager, and the stream is being captured); device.
   Status wait(Stream stream) const;
   bool captured() const { return end_.capture != 0; }
 
@@ -125,10 +124,11 @@ class Work {
 
 class Communicator {
  public:
-  // Makes the communicator of all ranks of this launch (weir/comm/launch.h), each on the current
-  // device of its allocator, and prepares it: loads NCCL, finds the other ranks, connects. Without
-  // a launcher it has one rank. On a SimDevice it has one simulated rank, whatever the launcher
-  // says. Errors: those of load_nccl(), find_launch(), rendezvous(), create() and prepare().
+  // Makes the communicator of all ranks of this launch (weir/comm/launch.h), each on the device of
+  // its allocator that has the local rank's number (or the only one), and prepares it: loads NCCL,
+  // finds the other ranks, connects. Without a launcher it has one rank. On a SimDevice it has one
+  // simulated rank, whatever the launcher says. Errors: those of load_nccl(), find_launch(),
+  // rendezvous(), create() and prepare().
   static Result<Communicator> world(Allocator& allocator, const CommunicatorOptions& options = {});
   // Returns once all ranks have called it. Errors: invalid_argument; device (a rank did not call
   // within `host_timeout`, or NCCL refused).
@@ -207,12 +207,11 @@ class Communicator {
   void abort(const std::string& why);
   // Waits for the communicator's operations, then gives back what NCCL and Weir hold for it; each
   // takes at most `host_timeout`. No other call may be running. If ranks are threads of one
-  // process, let them meet at a barrier after close(): in close() NCCL waits for all GPUs of the
-  // process, and so in vain for a rank that has gone on and waits for this one. Errors:
-  // invalid_argument (graphs that captured its operations are alive, or registered buffers are
-  // open: the communicator stays as it is); device (an operation, which the message names, did not
-  // end by itself and was aborted; or NCCL did not release something, which is kept; all else is
-  // gone in both cases).
+  // process, let them meet at a barrier after close(): in it NCCL waits for all GPUs of the
+  // process, and hangs if one already waits for this rank. Errors: invalid_argument (graphs that
+  // captured its operations are alive, or registered buffers are open: the communicator stays as it
+  // is); device (an operation, which the message names, did not end by itself and was aborted; or
+  // NCCL did not release something, which is kept; all else is gone in both cases).
   Status close();
 
  private:

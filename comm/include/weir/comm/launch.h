@@ -40,20 +40,20 @@ struct Launch {
   std::string launcher;   // such as "torchrun"; empty: none, so one rank
   std::string variables;  // that were read, such as "RANK, WORLD_SIZE, LOCAL_RANK"
   std::string address;    // "host:port", where rank 0 listens; empty for a single rank
-  std::string source;     // the variables that gave the address: "MASTER_ADDR, MASTER_PORT + 1"
+  std::string source;     // the variables that gave the address, such as "WEIR_MEET"
 
   // Returns one line, such as "rank 3 of 8, local rank 1, by torchrun (RANK, ...); meets rank 0
-  // at 10.0.0.1:29501 (MASTER_ADDR, MASTER_PORT + 1)".
+  // at 10.0.0.1:29501 (WEIR_MEET)".
   std::string describe() const;
 };
 
 // Reads the launch from the environment. The first launcher whose three variables are set decides:
 // Weir's own variables (WEIR_RANK, WEIR_WORLD_SIZE, WEIR_LOCAL_RANK), torchrun, Open MPI, MPICH and
 // other users of Hydra, srun. Without any of them it is rank 0 of 1. It is an error if only some of
-// Weir's own are set; if only some of another launcher's are set (srun's are read in a job step
-// only) and no launcher's are complete; or if WEIR_MEET is set and no launcher's variables are.
-// Errors: invalid_argument (a variable is malformed, missing, or contradicts another, or nothing
-// says where rank 0 is; the message has the variable's name, its value and the remedy).
+// Weir's own are set, or only some of another launcher's (srun's count in a job step only) while no
+// launcher's are complete, or WEIR_MEET without any launcher's. Errors: invalid_argument (a
+// variable is malformed, missing, or contradicts another, or nothing says where rank 0 is; the
+// message has the variable's name, its value and the remedy).
 Result<Launch> find_launch(const Environment& environment);
 
 // Returns, without waiting for other ranks, the id of a communicator of all ranks of `launch`;

@@ -86,7 +86,8 @@ class Nccl {
   virtual Status enqueue(CommHandle comm, std::span<const Operation> group, Stream stream) = 0;
 
   // A segment is memory that NCCL can register (NCCL: ncclMemAlloc): one physical handle, which can
-  // be exported to other processes and network cards. (Segments of MemoryCalls are other memory.)
+  // be exported to other processes and network cards. (MemoryCalls::allocate_segment() gives other
+  // memory.)
   virtual Result<Address> allocate_segment(Bytes bytes) = 0;
   virtual Status free_segment(Address segment) = 0;
   virtual Result<RegistrationHandle> register_range(CommHandle comm, Address address,

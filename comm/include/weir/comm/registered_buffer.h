@@ -9,7 +9,7 @@
 // The buffer is one physical handle, which can be exported to other processes and network cards,
 // and is registered as a whole. NCCL requires the same registrations on all ranks, so in create()
 // the ranks compare their calls. Use one buffer for sends and receives, and another for
-// collectives. (NCCL 2.28 may treat a collective as unregistered if its buffer was sent before.)
+// collectives. (NCCL 2.28 may treat a collective as unregistered after a send from its buffer.)
 //
 // Weir uses the memory for nothing else until close(), so operations need no fence.
 //
@@ -50,8 +50,8 @@ class RegisteredBuffer {
 
   // Host-waits for the communicator's operations and for what the buffer's stream holds, then
   // deregisters and frees the memory; the wait and the rest each take at most the communicator's
-  // host_timeout. Uses of the memory on other streams must be ordered before that stream's work.
-  // Errors: capture (the stream is being captured); invalid_argument (graphs that captured the
+  // host_timeout. Order other streams' uses of the memory before the buffer's stream. Errors:
+  // capture (the stream is being captured); invalid_argument (graphs that captured the
   // communicator's operations are still alive 0.1 s after the call); device (work does not end:
   // abort() the communicator and call again; or NCCL does not deregister the memory: the buffer is
   // then closed, and the memory stays allocated). After any other error the buffer is as before.

@@ -20,7 +20,7 @@
 //
 // init(), split() and host_all_gather() wait for the other ranks, at most
 // SimWorldOptions::host_timeout (host_all_gather(): or its own timeout, if that is less); the last
-// two end with their communicator, on its own rank. So each rank needs a thread.
+// two fail once their rank's communicator has ended. So each rank needs a thread.
 #pragma once
 
 #include <chrono>
@@ -75,8 +75,8 @@ class SimWorld {
 
   // Makes the `nth` call of this kind of `rank` from now on (1: the next) fail once.
   void fail(int rank, NcclCall call, std::uint64_t nth);
-  // Makes the `nth` operation of `rank` from now on never end on that rank, nor what its stream
-  // holds after it; on the other ranks it ends.
+  // The `nth` operation of `rank` from now on never ends there, nor does later work of its stream;
+  // on the other ranks it ends.
   void hang(int rank, std::uint64_t nth);
   // From now on async_error() of every communicator of `rank` returns this error, or success if the
   // text is empty.
