@@ -77,10 +77,11 @@ def run_child(programs, options, way=None, repeat=1, seconds=1e9):
                     ways.kill(child)
             errors.seek(0)
             said = errors.read()
+    last = " ".join([line for line in said.splitlines() if line.strip()][-3:])[-600:]
     if isinstance(found, str):
-        tail = [line for line in said.splitlines() if line.strip()][-1:]
-        raise Unusable(f"{way}: {found} {' '.join(tail)[:300]}")
-    return found
+        raise Unusable(f"{way}: {found} {last}")
+    return [(program, outcome, f"{message} {last}" if outcome == "crash" else message)
+            for program, outcome, message in found]
 
 
 def _listen(child, programs):
