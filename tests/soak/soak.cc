@@ -125,7 +125,7 @@ class Folder {
 
 class Session {
  public:
-  Session(const Options& options, std::unique_ptr<stress::Gpu> gpu, OpenGpu open)
+  Session(const Options& options, std::unique_ptr<test::Gpu> gpu, OpenGpu open)
       : options_(options),
         machine_(std::move(gpu)),
         world_(machine_,
@@ -141,6 +141,7 @@ class Session {
     warm_up();
     auto seed = [next = options.seed * 1000]() mutable { return next++; };
     world_.streams_per_minute = options.streams_per_minute;
+    world_.fences = !options.omits_fences;
     const auto add = [&](std::unique_ptr<Worker> worker, Gate& gate, int pause_ms = 0) {
       members_.push_back(std::make_unique<Member>(std::move(worker), gate, pause_ms));
     };
@@ -213,6 +214,7 @@ class Session {
     }
     end();
     outcome.complaints = complaints_.all();
+    outcome.wrong_bytes = wrong_bytes_;
     add_samples(kAtWork, at_work_, outcome);
     add_samples(kResting, at_rest_, outcome);
     return outcome;
@@ -393,9 +395,11 @@ class Session {
   }
 
   void look_at_findings() {
-    const Result<stress::Findings> found = machine_.gpu().findings();
+    const Result<test::Findings> found = machine_.gpu().findings();
     if (!found.ok()) return complain(found.error().message());
-    if (found->wrong != 0) complain(found->description);
+    if (found->wrong == 0) return;
+    wrong_bytes_ = true;
+    complain(found->description);
   }
 
   void sleep_all() {
@@ -478,13 +482,14 @@ class Session {
   Gate visits_;
   std::vector<std::unique_ptr<Member>> members_;
   Keeper* keeper_ = nullptr;
+  bool wrong_bytes_ = false;
   std::atomic<bool> stop_ = false;
   std::vector<Series> at_work_, at_rest_;
 };
 
-Result<std::unique_ptr<stress::Gpu>> open_gpu(const Options& options) {
-  if (!options.simulated) return stress::open_cuda_gpu(options.ordinal);
-  return stress::open_sim_gpu({.memory = kMemory, .track_contents = true});
+Result<std::unique_ptr<test::Gpu>> open_gpu(const Options& options) {
+  if (!options.simulated) return test::open_cuda_gpu(options.ordinal);
+  return test::open_sim_gpu({.memory = kMemory, .track_contents = true});
 }
 
 }  // namespace
@@ -509,7 +514,7 @@ std::string name_of(Plant plant) {
 
 Result<Outcome> run(const Options& options) {
   steady_allocation();
-  Result<std::unique_ptr<stress::Gpu>> gpu = open_gpu(options);
+  Result<std::unique_ptr<test::Gpu>> gpu = open_gpu(options);
   if (!gpu.ok()) return std::move(gpu).error();
   Session session(options, std::move(*gpu), [options] { return open_gpu(options); });
   return session.run();

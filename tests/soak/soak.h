@@ -28,6 +28,7 @@ struct Options {
   bool simulated = true;
   int ordinal = 0;  // of the CUDA device
   Plant plant = Plant::none;
+  bool omits_fences = false;  // of eager blocks: a program with this mistake must be caught
   // Ends the run early once it is not 0, which a handler of signals may make it; null: never.
   const std::atomic<int>* signal = nullptr;
 };
@@ -37,6 +38,7 @@ struct Outcome {
   std::vector<Series> samples;
   std::uint64_t steps = 0, faults = 0, quiet = 0, rests = 0;
   std::size_t unjudged = 0;  // quantities with too few samples
+  bool wrong_bytes = false;  // memory was given out wrongly, the device found
   double seconds = 0;
   int signal = 0;  // that ended the run early; 0: none
 };
