@@ -2,8 +2,6 @@
 #include "tests/soak/soak.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -93,7 +91,7 @@ constexpr std::array kResting = {
              [](const P& p, const L&, std::size_t) { return count(p.descriptors); }},
     Quantity{"stream heaps at rest", 2, 16, 0,
              [](const P&, const L&, std::size_t heaps) { return count(heaps); }},
-    Quantity{"events at rest", 4, 2000, kAtRest,
+    Quantity{kEventsAtRest, 4, 2000, kAtRest,
              [](const P&, const L& l, std::size_t) { return count(l.events); }},
     Quantity{"device mappings at rest", 1, 0, 0,
              [](const P&, const L& l, std::size_t) { return count(l.mappings); }},
@@ -190,7 +188,7 @@ class Session {
         std::this_thread::sleep_for(std::chrono::duration<double>(next - passed()));
       world_.gate.close();
       ++outcome.quiet;
-      plant();
+      if (options_.leaks_events) leak_events();
       look();
       if (outcome.quiet % kSleepEvery == 0) sleep_all();
       sample(kAtWork, at_work_, passed(), false);
@@ -435,35 +433,9 @@ class Session {
     }
   }
 
-  void plant() {
-    switch (options_.plant) {
-      case Plant::none:
-        return;
-      case Plant::memory: {
-        static std::vector<std::unique_ptr<char[]>> leaked;
-        leaked.push_back(std::make_unique<char[]>(1 << 20));
-        return;
-      }
-      case Plant::descriptor:
-        if (::dup(STDOUT_FILENO) < 0) complain("no descriptor is left to leak");
-        return;
-      case Plant::event:
-        for (int i = 0; i < 100; ++i) {
-          if (!machine_.device().create_event().ok()) complain("no event to leak");
-        }
-        return;
-      case Plant::thread:
-        std::thread([] { ::pause(); }).detach();
-        return;
-      case Plant::mapping: {
-        // Neighbours with the same protection would be one mapping.
-        static int protection = PROT_READ;
-        protection ^= PROT_READ ^ PROT_NONE;
-        if (::mmap(nullptr, 4096, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
-          complain("no mapping to leak");
-        }
-        return;
-      }
+  void leak_events() {
+    for (int i = 0; i < 100; ++i) {
+      if (!machine_.device().create_event().ok()) complain("no event to leak");
     }
   }
 
@@ -493,24 +465,6 @@ Result<std::unique_ptr<test::Gpu>> open_gpu(const Options& options) {
 }
 
 }  // namespace
-
-std::string name_of(Plant plant) {
-  switch (plant) {
-    case Plant::none:
-      return {};
-    case Plant::memory:
-      return "allocated KiB at rest";
-    case Plant::descriptor:
-      return "descriptors at rest";
-    case Plant::event:
-      return "events at rest";
-    case Plant::thread:
-      return "threads at rest";
-    case Plant::mapping:
-      return "process mappings at rest";
-  }
-  return {};
-}
 
 Result<Outcome> run(const Options& options) {
   steady_allocation();
