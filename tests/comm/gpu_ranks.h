@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "tests/comm/expect.h"
-#include "tests/stress/gpu.h"
+#include "tests/gpu/gpu.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/sim_nccl.h"
 #include "weir/device_heap.h"
@@ -32,7 +32,7 @@ inline std::string name_of(On on) { return on == On::gpus ? "Gpus" : "Simulated"
 
 struct GpuRank {
   int number = 0, ranks = 0;
-  std::unique_ptr<stress::Gpu> gpu;
+  std::unique_ptr<test::Gpu> gpu;
   std::unique_ptr<DeviceHeap> heap;
   std::unique_ptr<Nccl> nccl;
   std::optional<Communicator> comm;
@@ -73,10 +73,10 @@ class OnGpus : public testing::TestWithParam<On> {
   void SetUp() override {
     if (GetParam() == On::simulated) {
       world_.emplace(SimWorldOptions{.ranks = 2, .host_timeout = std::chrono::seconds(60)});
-      for (int number = 0; number < 2; ++number) add(stress::open_sim_gpu());
+      for (int number = 0; number < 2; ++number) add(test::open_sim_gpu());
     } else {
       for (int number = 0; number < 4; ++number) {
-        Result<std::unique_ptr<stress::Gpu>> gpu = stress::open_cuda_gpu(number);
+        Result<std::unique_ptr<test::Gpu>> gpu = test::open_cuda_gpu(number);
         if (!gpu) break;
         add(*std::move(gpu));
       }
@@ -93,7 +93,7 @@ class OnGpus : public testing::TestWithParam<On> {
       rank.comm.reset();
       EXPECT_THAT(rank.heap->validate(), testing::IsEmpty());
       EXPECT_EQ(rank.heap->statistics().live_blocks.current, 0u);
-      const Result<stress::Findings> found = rank.gpu->findings();
+      const Result<test::Findings> found = rank.gpu->findings();
       expect_ok(found);
       if (!found) return;
       EXPECT_EQ(found->wrong, 0u) << found->description;
@@ -120,7 +120,7 @@ class OnGpus : public testing::TestWithParam<On> {
   std::vector<GpuRank> ranks_;
 
  private:
-  void add(std::unique_ptr<stress::Gpu> gpu) {
+  void add(std::unique_ptr<test::Gpu> gpu) {
     ranks_.emplace_back();
     ranks_.back().number = static_cast<int>(ranks_.size()) - 1;
     ranks_.back().gpu = std::move(gpu);

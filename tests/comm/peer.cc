@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/stress/gpu.h"
+#include "tests/gpu/gpu.h"
 #include "weir/allocator.h"
 #include "weir/comm/communicator.h"
 #include "weir/comm/launch.h"
@@ -120,7 +120,7 @@ class Peer {
   void open() {
     // A launcher may show each process its own GPU alone.
     const int ordinal = need(CudaDevice::count()) == 1 ? 0 : launch_.local_rank;
-    gpu_ = need(stress::open_cuda_gpu(ordinal));
+    gpu_ = need(test::open_cuda_gpu(ordinal));
     nccl_ = need(load_nccl(ordinal));
     heap_ = std::make_unique<DeviceHeap>(gpu_->device());
     compute_ = need(gpu_->new_stream());
@@ -218,7 +218,7 @@ class Peer {
     const auto own = static_cast<std::uint64_t>(comm_->rank());
     const Bytes part{kBlock.count / ranks / kPartAlignment * kPartAlignment};
     const auto contents = [&](std::uint64_t number) {
-      return stress::Contents{block + part.count * number, part, pattern * 64 + number};
+      return test::Contents{block + part.count * number, part, pattern * 64 + number};
     };
     const cudaError_t zeroed =
         cudaMemsetAsync(block, 0, kBlock.count, static_cast<cudaStream_t>(compute_.handle));
@@ -292,7 +292,7 @@ class Peer {
   const Options options_;
   const Launch launch_;
   // Each needs those above it.
-  std::unique_ptr<stress::Gpu> gpu_;
+  std::unique_ptr<test::Gpu> gpu_;
   std::unique_ptr<Nccl> nccl_;
   std::unique_ptr<DeviceHeap> heap_;
   Stream compute_;

@@ -31,9 +31,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, Copies, each_kind_of_device(), kind_name);
 
 TEST_P(Copies, BytesComeBackFromTheHostAlsoIntoOtherMemoryAtTheSameAddress) {
   const Bytes size = page_size() * 2;
-  const Address address = reserve(size);
   const PhysicalHandle first = create(size);
-  map(address, size, first);
+  const Address address = map(first, size);
   void* const host = allocate_host(round_up(size, kHost));
   const Stream writer = rig().new_stream();
   const Stream out = stream_of(Device::Direction::to_host);
@@ -42,11 +41,10 @@ TEST_P(Copies, BytesComeBackFromTheHostAlsoIntoOtherMemoryAtTheSameAddress) {
   finish(writer);
   expect_ok(device().copy_to_host(host, address, size, out));
   finish(out);
-  expect_ok(device().unmap(address, size));
-  expect_ok(device().release(first));
+  unmap(address);
+  drop(first);
 
-  const PhysicalHandle second = create(size);
-  map(address, size, second);
+  map(address, size, create(size));
   rig().fill(writer, address, size, 7);
   finish(writer);
   expect_ok(device().copy_to_device(address, host, size, in));
@@ -58,17 +56,11 @@ TEST_P(Copies, BytesComeBackFromTheHostAlsoIntoOtherMemoryAtTheSameAddress) {
   rig().expect_filled(address + page_size(), page_size(), 0);
 
   expect_ok(device().free_host(host, round_up(size, kHost)));
-  expect_ok(device().unmap(address, size));
-  expect_ok(device().release(second));
-  expect_ok(device().unreserve(address, size));
-  rig().destroy_stream(writer);
 }
 
 TEST_P(Copies, APartOfTheHostsMemoryIsCopiedToAPartOfAPage) {
   const Bytes size = page_size();
-  const Address address = reserve(size);
-  const PhysicalHandle page = create(size);
-  map(address, size, page);
+  const Address address = map(create(size), size);
   void* const host = allocate_host(kHost);
   void* const middle = (Address::of(host) + 1_MiB).pointer();
   const Stream out = stream_of(Device::Direction::to_host);
@@ -83,10 +75,6 @@ TEST_P(Copies, APartOfTheHostsMemoryIsCopiedToAPartOfAPage) {
   finish(in);
   rig().expect_filled(address, 128_KiB, 1);
   expect_ok(device().free_host(host, kHost));
-  expect_ok(device().unmap(address, size));
-  expect_ok(device().release(page));
-  expect_ok(device().unreserve(address, size));
-  rig().destroy_stream(writer);
 }
 
 TEST_P(Copies, EachDirectionHasOneStreamOfItsOwn) {

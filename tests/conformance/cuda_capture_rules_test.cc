@@ -16,30 +16,6 @@
 namespace weir::conformance {
 namespace {
 
-#define WEIR_RULES_DRIVER_CALLS(X) \
-  X(cuMemAlloc, 3020)              \
-  X(cuMemFree, 3020)               \
-  X(cuMemHostRegister, 6050)       \
-  X(cuMemHostUnregister, 4000)     \
-  X(cuMemAllocAsync, 11020)        \
-  X(cuMemFreeAsync, 11020)         \
-  X(cuStreamQuery, 2000)           \
-  X(cuCtxSynchronize, 2000)        \
-  X(cuMemExportToShareableHandle, 10020)
-
-struct RulesDriver {
-#define WEIR_RULES_DRIVER_MEMBER(name, version) PFN_##name##_v##version name = nullptr;
-  WEIR_RULES_DRIVER_CALLS(WEIR_RULES_DRIVER_MEMBER)
-#undef WEIR_RULES_DRIVER_MEMBER
-
-  explicit RulesDriver(const cuda::Driver& driver) {
-#define WEIR_RULES_DRIVER_LOAD(name, version) \
-  name = reinterpret_cast<PFN_##name##_v##version>(driver.find(#name, version));
-    WEIR_RULES_DRIVER_CALLS(WEIR_RULES_DRIVER_LOAD)
-#undef WEIR_RULES_DRIVER_LOAD
-  }
-};
-
 constexpr std::size_t kSize = std::size_t{1} << 20;
 alignas(4096) std::array<std::byte, 4096> host_page;  // for cuMemHostRegister
 
@@ -72,23 +48,23 @@ class Scene {
   Scene(const Scene&) = delete;
   Scene& operator=(const Scene&) = delete;
   ~Scene() {
-    expect_driver(rig.calls().cuStreamSynchronize(eager));
+    expect_driver(calls.cuStreamSynchronize(eager));
     for (const CUdeviceptr memory : {filled, spare, allocated, allocated_async}) {
       if (memory != 0) expect_driver(calls.cuMemFree(memory));
     }
-    if (host_memory != nullptr) expect_driver(rig.calls().cuMemFreeHost(host_memory));
+    if (host_memory != nullptr) expect_driver(calls.cuMemFreeHost(host_memory));
     if (registered) expect_driver(calls.cuMemHostUnregister(host_page.data()));
     for (const CUevent event : {captured_event, eager_event, new_event}) {
       if (event != nullptr) expect_driver(driver.cuEventDestroy(event));
     }
-    if (new_stream != nullptr) expect_driver(rig.calls().cuStreamDestroy(new_stream));
+    if (new_stream != nullptr) expect_driver(calls.cuStreamDestroy(new_stream));
     rig.destroy_stream(captured_stream);
     rig.destroy_stream(eager_stream);
   }
 
   // The capture has one node, and an event recorded after it.
   void begin(CUstreamCaptureMode mode) {
-    expect_driver(rig.calls().cuStreamBeginCapture(captured, mode));
+    expect_driver(calls.cuStreamBeginCapture(captured, mode));
     rig.fill(captured_stream, Address{filled}, Bytes{kSize}, 1);
     expect_driver(driver.cuEventRecord(captured_event, captured));
   }
@@ -97,8 +73,8 @@ class Scene {
     expect_driver(driver.cuStreamGetCaptureInfo(captured, &ending.status, nullptr, nullptr, nullptr,
                                                 nullptr, nullptr));
     CUgraph graph = nullptr;
-    ending.result = rig.calls().cuStreamEndCapture(captured, &graph);
-    if (graph != nullptr) expect_driver(rig.calls().cuGraphDestroy(graph));
+    ending.result = calls.cuStreamEndCapture(captured, &graph);
+    if (graph != nullptr) expect_driver(calls.cuGraphDestroy(graph));
     EXPECT_EQ(graph != nullptr, ending.result == CUDA_SUCCESS);
     return ending;
   }
@@ -106,7 +82,7 @@ class Scene {
   CudaRig& rig;
   const cuda::ContextScope scope = rig.current();
   const cuda::Driver& driver = **cuda::Driver::get();
-  const RulesDriver calls{driver};
+  const TestDriver& calls = rig.calls();
   const Stream captured_stream = rig.new_stream();
   const Stream eager_stream = rig.new_stream();
   const CUstream captured = CudaRig::driver_stream(captured_stream);
@@ -190,7 +166,7 @@ constexpr std::array kCalls{
          [](Scene& s) { return s.calls.cuMemAlloc(&s.allocated, kSize); }},
     Call{"MemFree", Rule::unsafe, free_memory},
     Call{"MemHostAlloc", Rule::unsafe,
-         [](Scene& s) { return s.rig.calls().cuMemHostAlloc(&s.host_memory, kSize, 0); }},
+         [](Scene& s) { return s.calls.cuMemHostAlloc(&s.host_memory, kSize, 0); }},
     Call{"MemHostRegister", Rule::unsafe, register_host_memory},
     Call{"MemAllocAsyncOnAnotherStream", Rule::unsafe,
          [](Scene& s) { return s.calls.cuMemAllocAsync(&s.allocated_async, kSize, s.eager); }},
@@ -201,7 +177,7 @@ constexpr std::array kCalls{
     Call{"QueryOfAnotherStream", Rule::unsafe,
          [](Scene& s) { return s.calls.cuStreamQuery(s.eager); }},
     Call{"SynchronizeOfAnotherStream", Rule::unsafe,
-         [](Scene& s) { return s.rig.calls().cuStreamSynchronize(s.eager); }},
+         [](Scene& s) { return s.calls.cuStreamSynchronize(s.eager); }},
     Call{"SynchronizeOfTheDevice", Rule::never,
          [](Scene& s) { return s.calls.cuCtxSynchronize(); }},
     Call{"QueryOfACapturedEvent", Rule::never,
@@ -219,9 +195,7 @@ constexpr std::array kCalls{
     Call{"EventRecordOnAnotherStream", Rule::always,
          [](Scene& s) { return s.driver.cuEventRecord(s.eager_event, s.eager); }},
     Call{"StreamCreate", Rule::always,
-         [](Scene& s) {
-           return s.rig.calls().cuStreamCreate(&s.new_stream, CU_STREAM_NON_BLOCKING);
-         }},
+         [](Scene& s) { return s.calls.cuStreamCreate(&s.new_stream, CU_STREAM_NON_BLOCKING); }},
     Call{"MemGetInfo", Rule::always,
          [](Scene& s) {
            std::size_t free = 0;

@@ -19,19 +19,28 @@ namespace weir::conformance {
 inline void expect_driver(CUresult result) { EXPECT_EQ(result, CUDA_SUCCESS); }
 
 // Entry points that CudaDevice has no use for, and tests have.
-#define WEIR_TEST_DRIVER_CALLS(X)    \
-  X(cuDeviceCanAccessPeer, 4000)     \
-  X(cuStreamCreate, 2000)            \
-  X(cuStreamDestroy, 4000)           \
-  X(cuStreamSynchronize, 2000)       \
-  X(cuStreamWaitValue32, 11070)      \
-  X(cuMemHostAlloc, 2020)            \
-  X(cuMemHostGetDevicePointer, 3020) \
-  X(cuMemFreeHost, 2000)             \
-  X(cuMemsetD32Async, 3020)          \
-  X(cuMemcpyDtoH, 3020)              \
-  X(cuStreamBeginCapture, 10010)     \
-  X(cuStreamEndCapture, 10000)       \
+#define WEIR_TEST_DRIVER_CALLS(X)        \
+  X(cuDeviceCanAccessPeer, 4000)         \
+  X(cuCtxSynchronize, 2000)              \
+  X(cuStreamCreate, 2000)                \
+  X(cuStreamDestroy, 4000)               \
+  X(cuStreamQuery, 2000)                 \
+  X(cuStreamSynchronize, 2000)           \
+  X(cuStreamWaitValue32, 11070)          \
+  X(cuMemAlloc, 3020)                    \
+  X(cuMemFree, 3020)                     \
+  X(cuMemAllocAsync, 11020)              \
+  X(cuMemFreeAsync, 11020)               \
+  X(cuMemHostAlloc, 2020)                \
+  X(cuMemHostGetDevicePointer, 3020)     \
+  X(cuMemHostRegister, 6050)             \
+  X(cuMemHostUnregister, 4000)           \
+  X(cuMemFreeHost, 2000)                 \
+  X(cuMemExportToShareableHandle, 10020) \
+  X(cuMemsetD32Async, 3020)              \
+  X(cuMemcpyDtoH, 3020)                  \
+  X(cuStreamBeginCapture, 10010)         \
+  X(cuStreamEndCapture, 10000)           \
   X(cuGraphDestroy, 10000)
 
 struct TestDriver {

@@ -45,7 +45,6 @@ TEST_P(DeviceEvents, AnEventThatWasNeverRecordedIsDone) {
   expect_ok(device().synchronize(event));
   expect_ok(device().wait(a_, event));
   finish(a_);
-  expect_ok(device().destroy_event(event));
 }
 
 TEST_P(DeviceEvents, AnEventIsDoneWhenTheWorkBeforeItIs) {
@@ -57,7 +56,6 @@ TEST_P(DeviceEvents, AnEventIsDoneWhenTheWorkBeforeItIs) {
   expect_ok(device().synchronize(event));
   EXPECT_TRUE(done(event));
   expect_filled(1);
-  expect_ok(device().destroy_event(event));
 }
 
 TEST_P(DeviceEvents, WorkOnOtherStreamsGoesOn) {
@@ -69,7 +67,6 @@ TEST_P(DeviceEvents, WorkOnOtherStreamsGoesOn) {
   expect_filled(2);
   rig().let_go();
   expect_ok(device().synchronize(held));
-  expect_ok(device().destroy_event(held));
 }
 
 TEST_P(DeviceEvents, AWaitOrdersStreamsAndDoesNotHoldTheHost) {
@@ -90,7 +87,6 @@ TEST_P(DeviceEvents, AWaitOrdersStreamsAndDoesNotHoldTheHost) {
   EXPECT_TRUE(done(first));
   EXPECT_TRUE(done(second));
   expect_filled(3);
-  for (const EventHandle event : {first, second, third}) expect_ok(device().destroy_event(event));
 }
 
 TEST_P(DeviceEvents, AWaitIsForTheRecordMadeBeforeIt) {
@@ -104,7 +100,6 @@ TEST_P(DeviceEvents, AWaitIsForTheRecordMadeBeforeIt) {
   expect_filled(4);
   rig().let_go();
   expect_ok(device().synchronize(event));
-  expect_ok(device().destroy_event(event));
 }
 
 TEST_P(DeviceEvents, AnEventMayGoWhileAStreamStillWaitsForIt) {
@@ -112,14 +107,13 @@ TEST_P(DeviceEvents, AnEventMayGoWhileAStreamStillWaitsForIt) {
   fill(a_, 1);
   const EventHandle event = record(a_);
   expect_ok(device().wait(b_, event));
-  expect_ok(device().destroy_event(event));
+  drop(event);
   fill(b_, 2);
   const EventHandle last = record(b_);
   EXPECT_FALSE(done(last));
   rig().let_go_soon();
   expect_ok(device().synchronize(last));
   expect_filled(2);
-  expect_ok(device().destroy_event(last));
 }
 
 TEST_P(DeviceEvents, NoStreamIsCapturedUnlessSomebodyCapturesIt) {
@@ -154,10 +148,9 @@ TEST_P(DeviceEvents, ManyThreadsMayCallAtOnce) {
       rig().fill(stream, range, size, seed + round);
       finish(stream);
       rig().expect_filled(range + size, size, seed + round);
-      expect_ok(device().unmap(range, size));
-      expect_ok(device().unmap(range + size, size));
-      expect_ok(device().release(handle));
-      expect_ok(device().unreserve(range, size * 2));
+      for (const Address each : {range, range + size}) unmap(each);
+      drop(handle);
+      unreserve(range);
     }
   };
   std::vector<std::thread> threads;

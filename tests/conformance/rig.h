@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "weir/device.h"
 
@@ -61,12 +65,19 @@ struct RigKind {
 };
 
 // Each TEST_P of a suite runs on every kind of device; it is skipped where there is no such device.
+// What a test makes by these helpers goes at its end, or, by drop(), before.
 class Conformance : public testing::TestWithParam<RigKind> {
  protected:
   void SetUp() override {
     RigOrReason made = GetParam().make();
     if (made.rig == nullptr) GTEST_SKIP() << made.reason;
     rig_ = std::move(made.rig);
+  }
+  void TearDown() override {
+    while (!events_.empty()) drop(*events_.begin());
+    while (!mappings_.empty()) unmap(mappings_.begin()->first);
+    while (!reservations_.empty()) unreserve(reservations_.begin()->first);
+    while (!handles_.empty()) drop(*handles_.begin());
   }
 
   Rig& rig() { return *rig_; }
@@ -76,22 +87,57 @@ class Conformance : public testing::TestWithParam<RigKind> {
   Address reserve(Bytes size) {
     Result<Address> address = device().reserve(size, device().granularity());
     EXPECT_TRUE(address.ok()) << address.error().message();
-    return address.ok() ? *address : Address{};
+    if (!address.ok()) return {};
+    const std::scoped_lock lock(mutex_);
+    reservations_[*address] = size;
+    return *address;
+  }
+  void unreserve(Address address) {
+    expect_ok(device().unreserve(address, take(reservations_, address)));
   }
   PhysicalHandle create(Bytes size) {
     Result<PhysicalHandle> handle = device().create(size);
     EXPECT_TRUE(handle.ok()) << handle.error().message();
-    return handle.ok() ? *handle : PhysicalHandle{};
+    if (!handle.ok()) return {};
+    const std::scoped_lock lock(mutex_);
+    handles_.insert(*handle);
+    return *handle;
+  }
+  void drop(PhysicalHandle handle) {
+    {
+      const std::scoped_lock lock(mutex_);
+      handles_.erase(handle);
+    }
+    expect_ok(device().release(handle));
   }
   // Maps `handle` at `address`, and gives access.
   void map(Address address, Bytes size, PhysicalHandle handle) {
     expect_ok(device().map(address, size, handle));
     expect_ok(device().set_access(address, size));
+    const std::scoped_lock lock(mutex_);
+    mappings_[address] = size;
   }
+  // At addresses of its own.
+  Address map(PhysicalHandle handle, Bytes size) {
+    const Address address = reserve(size);
+    map(address, size, handle);
+    return address;
+  }
+  void unmap(Address address) { expect_ok(device().unmap(address, take(mappings_, address))); }
   EventHandle new_event() {
     Result<EventHandle> event = device().create_event();
     EXPECT_TRUE(event.ok()) << event.error().message();
-    return event.ok() ? *event : EventHandle{};
+    if (!event.ok()) return {};
+    const std::scoped_lock lock(mutex_);
+    events_.insert(*event);
+    return *event;
+  }
+  void drop(EventHandle event) {
+    {
+      const std::scoped_lock lock(mutex_);
+      events_.erase(event);
+    }
+    expect_ok(device().destroy_event(event));
   }
   EventHandle record(Stream stream) {
     const EventHandle event = new_event();
@@ -102,7 +148,7 @@ class Conformance : public testing::TestWithParam<RigKind> {
   void finish(Stream stream) {
     const EventHandle event = record(stream);
     expect_ok(device().synchronize(event));
-    expect_ok(device().destroy_event(event));
+    drop(event);
   }
   static void expect_ok(const Status& status) {
     EXPECT_TRUE(status.ok()) << status.error().message();
@@ -115,7 +161,19 @@ class Conformance : public testing::TestWithParam<RigKind> {
   }
 
  private:
+  Bytes take(std::map<Address, Bytes>& from, Address address) {
+    const std::scoped_lock lock(mutex_);
+    const Bytes size = from.at(address);
+    from.erase(address);
+    return size;
+  }
+
   std::unique_ptr<Rig> rig_;
+  std::mutex mutex_;
+  // Guarded by mutex_: what is there.
+  std::map<Address, Bytes> reservations_, mappings_;
+  std::set<PhysicalHandle> handles_;
+  std::set<EventHandle> events_;
 };
 
 // With one page, mapped, and streams to use it on.
@@ -125,17 +183,9 @@ class ConformanceOnAPage : public Conformance {
     Conformance::SetUp();
     if (IsSkipped()) return;
     handle_ = create(page_size());
-    address_ = reserve(page_size());
-    map(address_, page_size(), handle_);
+    address_ = map(handle_, page_size());
     for (Stream* const stream : {&a_, &b_, &c_}) *stream = rig().new_stream();
   }
-  void TearDown() override {
-    if (IsSkipped()) return;
-    expect_ok(device().unmap(address_, page_size()));
-    expect_ok(device().unreserve(address_, page_size()));
-    expect_ok(device().release(handle_));
-  }
-
   bool done(EventHandle event) {
     const Result<bool> answer = device().query(event);
     EXPECT_TRUE(answer.ok()) << answer.error().message();
@@ -145,7 +195,7 @@ class ConformanceOnAPage : public Conformance {
   void order(Stream earlier, Stream later) {
     const EventHandle event = record(earlier);
     expect_ok(device().wait(later, event));
-    expect_ok(device().destroy_event(event));
+    drop(event);
   }
   void fill(Stream stream, std::uint32_t value) {
     rig().fill(stream, address_, page_size(), value);

@@ -110,15 +110,15 @@ void check_call(const Call& call, const BlockLifetimes& lifetimes, Complaints& c
 
 }  // namespace
 
-std::vector<std::string> contradictions(const History& history, const Promises& promises) {
+std::vector<std::string> contradictions(const History& history) {
   Complaints complaints;
   BlockLifetimes lifetimes(history, complaints);
   // Before they are narrowed: that a block is seen does not say that it is counted.
-  check_statistics(history, lifetimes, heaps_of_streams(history, complaints), promises, complaints);
+  check_statistics(history, lifetimes, heaps_of_streams(history, complaints), complaints);
   lifetimes.narrow(history);
   find_overlaps(lifetimes, complaints);
   for (const Call& call : history) check_call(call, lifetimes, complaints);
-  check_snapshots(history, lifetimes, promises, complaints);
+  check_snapshots(history, lifetimes, complaints);
   if (complaints.size() > kMostComplaints) {
     const std::size_t more = complaints.size() - kMostComplaints;
     complaints.resize(kMostComplaints);

@@ -18,27 +18,18 @@
 
 namespace weir::test {
 
-// What is promised of calls that see more than one thing. (docs/statistics.md)
-struct Promises {
-  // The blocks of all streams as of one moment; else those of each stream as of one of its own.
-  bool snapshots_of_one_moment = false;
-  // The device's gauges are levels that it had; else they lie between the sums, over its heaps, of
-  // the levels that those had.
-  bool device_gauges_of_one_moment = true;
-  // The device's peaks are at least every level that it had for certain; else at least those of
-  // each of its heaps.
-  bool device_peaks_of_all_heaps = true;
-};
-
-// Everything in `history` that can't be; none: all can. The first few of many.
-std::vector<std::string> contradictions(const History& history, const Promises& promises = {});
+// Everything in `history` that can't be; none: all can. The first few of many. Of calls that see
+// more than one thing this is promised (docs/statistics.md): a snapshot has the blocks of each
+// stream as of one moment of its own, the device's gauges are levels that it had, and its peaks are
+// at least those of each of its heaps.
+std::vector<std::string> contradictions(const History& history);
 
 // The parts of it, one a file.
 using Complaints = std::vector<std::string>;
 using HeapOfStream = std::map<std::uint64_t, HeapId>;
 void check_snapshots(const History& history, const BlockLifetimes& lifetimes,
-                     const Promises& promises, Complaints& complaints);
+                     Complaints& complaints);
 void check_statistics(const History& history, const BlockLifetimes& lifetimes,
-                      const HeapOfStream& heaps, const Promises& promises, Complaints& complaints);
+                      const HeapOfStream& heaps, Complaints& complaints);
 
 }  // namespace weir::test

@@ -55,11 +55,10 @@ void check_pages(const Call& call, Complaints& complaints) {
   }
 }
 
-void check_snapshot(const Call& call, const BlockLifetimes& lifetimes, const Promises& promises,
-                    Complaints& complaints) {
-  std::map<std::uint64_t, Moments> moments;  // by stream, or all together
+void check_snapshot(const Call& call, const BlockLifetimes& lifetimes, Complaints& complaints) {
+  std::map<std::uint64_t, Moments> moments;  // by stream
   const auto moments_of = [&](std::uint64_t stream) -> Moments& {
-    return moments.try_emplace(promises.snapshots_of_one_moment ? 0 : stream, call).first->second;
+    return moments.try_emplace(stream, call).first->second;
   };
   std::set<Address> listed;
   Address end;
@@ -89,21 +88,19 @@ void check_snapshot(const Call& call, const BlockLifetimes& lifetimes, const Pro
   }
   for (const auto& [stream, of_stream] : moments) {
     if (of_stream.any_left()) continue;
-    const std::string whose =
-        promises.snapshots_of_one_moment ? "" : "of stream " + std::to_string(stream) + " ";
-    complaints.push_back("the blocks " + whose +
-                         "in a snapshot are those of no one moment: " + describe(call));
+    complaints.push_back("the blocks of stream " + std::to_string(stream) +
+                         " in a snapshot are those of no one moment: " + describe(call));
   }
 }
 
 }  // namespace
 
 void check_snapshots(const History& history, const BlockLifetimes& lifetimes,
-                     const Promises& promises, Complaints& complaints) {
+                     Complaints& complaints) {
   for (const Call& call : history) {
     if (call.kind != Call::Kind::snapshot) continue;
     check_pages(call, complaints);
-    check_snapshot(call, lifetimes, promises, complaints);
+    check_snapshot(call, lifetimes, complaints);
   }
 }
 

@@ -45,14 +45,6 @@ struct Bounds {
       return certain.at(moment) <= level && level <= possible.at(moment);
     });
   }
-  std::int64_t least(const Call& call) const {
-    std::vector<Stamp> moments = {call.begin};
-    certain.add_changes(call.begin, call.end - 1, moments);
-    std::int64_t least = certain.at(call.begin);
-    for (const Stamp moment : moments) least = std::min(least, certain.at(moment));
-    return least;
-  }
-  std::int64_t most(const Call& call) const { return possible.most(call.begin, call.end - 1); }
 };
 
 // live_blocks, live_bytes and requested_bytes of one heap, or of all.
@@ -77,8 +69,8 @@ std::array<Gauge, 3> gauges_of(const Of& statistics) {
 class Checker {
  public:
   Checker(const History& history, const BlockLifetimes& lifetimes, const HeapOfStream& heaps,
-          const Promises& promises, Complaints& complaints)
-      : promises_(promises), complaints_(complaints) {
+          Complaints& complaints)
+      : complaints_(complaints) {
     for (const Call& call : history) {
       if (call.kind == Call::Kind::reset_peaks) resets_.push_back(&call);
       const bool refused = call.kind == Call::Kind::allocate && call.error.has_value();
@@ -118,10 +110,10 @@ class Checker {
     }
     const std::array gauges = gauges_of(all);
     for (std::size_t i = 0; i < gauges.size(); ++i) {
-      if (!device_allows(i, static_cast<std::int64_t>(gauges[i].current), call)) {
+      if (!all_.gauges[i].allow(static_cast<std::int64_t>(gauges[i].current), call)) {
         complain(call, kGauges[i], "current", gauges[i].current);
       }
-      check_rest(call, kGauges[i], gauges[i], all_.gauges[i], reached_by_device(i));
+      check_rest(call, kGauges[i], gauges[i], all_.gauges[i], of_each_heap(i));
     }
     check_refused(call);
   }
@@ -133,19 +125,8 @@ class Checker {
                           " can't be" + but + ": " + describe(call));
   }
 
-  bool device_allows(std::size_t gauge, std::int64_t level, const Call& call) const {
-    if (promises_.device_gauges_of_one_moment) return all_.gauges[gauge].allow(level, call);
-    std::int64_t least = 0, most = 0;
-    for (const auto& [heap, bounds] : by_heap_) {
-      least += bounds.gauges[gauge].least(call);
-      most += bounds.gauges[gauge].most(call);
-    }
-    return least <= level && level <= most;
-  }
-
   // Whose certain levels the device's peak must have come to.
-  std::vector<const Bounds*> reached_by_device(std::size_t gauge) const {
-    if (promises_.device_peaks_of_all_heaps) return {&all_.gauges[gauge]};
+  std::vector<const Bounds*> of_each_heap(std::size_t gauge) const {
     std::vector<const Bounds*> each;
     for (const auto& [heap, bounds] : by_heap_) each.push_back(&bounds.gauges[gauge]);
     return each;
@@ -190,7 +171,6 @@ class Checker {
     }
   }
 
-  const Promises& promises_;
   Complaints& complaints_;
   std::vector<const Call*> resets_, refused_;
   BoundsOfHeap all_;
@@ -200,10 +180,10 @@ class Checker {
 }  // namespace
 
 void check_statistics(const History& history, const BlockLifetimes& lifetimes,
-                      const HeapOfStream& heaps, const Promises& promises, Complaints& complaints) {
+                      const HeapOfStream& heaps, Complaints& complaints) {
   const auto taken = [](const Call& call) { return call.kind == Call::Kind::statistics; };
   if (std::none_of(history.begin(), history.end(), taken)) return;
-  Checker checker(history, lifetimes, heaps, promises, complaints);
+  Checker checker(history, lifetimes, heaps, complaints);
   for (const Call& call : history) {
     if (taken(call)) checker.check(call);
   }

@@ -4,9 +4,6 @@
 // `--gtest_random_seed=N` runs seed N alone.
 #include <gtest/gtest.h>
 
-#include <mutex>
-#include <vector>
-
 #include "tests/property/program.h"
 #include "tests/property/runner.h"
 
@@ -95,36 +92,6 @@ TEST(RandomPrograms, AgreeWithTheOracleAndKeepTheirBytesWhereTheySleepAndWake) {
   EXPECT_GT(totals.sleeps, 500u);
   EXPECT_GT(pressed.sleeps, 200u);
   EXPECT_GT(totals.allocations, 8'000u);
-}
-
-// Keeps what identifies each event.
-class Transcript final : public EventSink {
- public:
-  void on_event(const Event& event) override {
-    const std::scoped_lock lock(mutex_);
-    for (const std::uint64_t part :
-         {static_cast<std::uint64_t>(event.kind), std::uint64_t{event.heap.value},
-          std::uint64_t{event.page.value}, static_cast<std::uint64_t>(event.time.count),
-          event.bytes.count, event.requested.count, event.address.value, event.sequence.value}) {
-      parts_.push_back(part);
-    }
-  }
-  const std::vector<std::uint64_t>& parts() const { return parts_; }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::uint64_t> parts_;
-};
-
-TEST(RandomPrograms, TheSameProgramHasTheSameEvents) {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    const Program program = random_program(seed);
-    Transcript first, second;
-    run(program, {.check_every = 0, .fault = {}, .sink = &first});
-    run(program, {.check_every = 0, .fault = {}, .sink = &second});
-    EXPECT_FALSE(first.parts().empty());
-    EXPECT_EQ(first.parts(), second.parts()) << "seed " << seed;
-  }
 }
 
 TEST(Shrinking, KeepsOnlyWhatTheFailureNeeds) {

@@ -111,6 +111,7 @@ void BlockWorker::use_at_home() {
 }
 
 void BlockWorker::fence_several() {
+  if (!world_.fences) return;
   const Stream user = any_stream();
   std::vector<void*> pointers;
   std::vector<Block*> used;
@@ -172,7 +173,8 @@ void BlockWorker::change_stream() {
   for (Block& block : blocks_) {
     const auto user = std::find(block.users.begin(), block.users.end(), old);
     if (user != block.users.end()) {
-      expect("fence", attempt([&] { return world_.heap().fence(block.pointer, old); }));
+      if (world_.fences)
+        expect("fence", attempt([&] { return world_.heap().fence(block.pointer, old); }));
       block.users.erase(user);
     }
     (block.home == old ? its : kept).push_back(std::move(block));

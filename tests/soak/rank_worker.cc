@@ -180,7 +180,7 @@ class RankWorker::Rank {
 
 RankWorker::RankWorker(World& world, std::string name, std::uint64_t seed)
     : Worker(world, std::move(name), seed),
-      peer_machine_(stress::open_sim_gpu({.memory = 4_GiB})),
+      peer_machine_(test::open_sim_gpu({.memory = 4_GiB})),
       peer_world_(peer_machine_, {.log = LogLevel::off}, world.complaints),
       ranks_(world_options()),
       mine_(std::make_unique<Rank>(world, ranks_, 0)),

@@ -2,8 +2,6 @@
 #include "tests/soak/soak.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -93,7 +91,7 @@ constexpr std::array kResting = {
              [](const P& p, const L&, std::size_t) { return count(p.descriptors); }},
     Quantity{"stream heaps at rest", 2, 16, 0,
              [](const P&, const L&, std::size_t heaps) { return count(heaps); }},
-    Quantity{"events at rest", 4, 2000, kAtRest,
+    Quantity{kEventsAtRest, 4, 2000, kAtRest,
              [](const P&, const L& l, std::size_t) { return count(l.events); }},
     Quantity{"device mappings at rest", 1, 0, 0,
              [](const P&, const L& l, std::size_t) { return count(l.mappings); }},
@@ -125,7 +123,7 @@ class Folder {
 
 class Session {
  public:
-  Session(const Options& options, std::unique_ptr<stress::Gpu> gpu, OpenGpu open)
+  Session(const Options& options, std::unique_ptr<test::Gpu> gpu, OpenGpu open)
       : options_(options),
         machine_(std::move(gpu)),
         world_(machine_,
@@ -141,6 +139,7 @@ class Session {
     warm_up();
     auto seed = [next = options.seed * 1000]() mutable { return next++; };
     world_.streams_per_minute = options.streams_per_minute;
+    world_.fences = !options.omits_fences;
     const auto add = [&](std::unique_ptr<Worker> worker, Gate& gate, int pause_ms = 0) {
       members_.push_back(std::make_unique<Member>(std::move(worker), gate, pause_ms));
     };
@@ -189,7 +188,7 @@ class Session {
         std::this_thread::sleep_for(std::chrono::duration<double>(next - passed()));
       world_.gate.close();
       ++outcome.quiet;
-      plant();
+      if (options_.leaks_events) leak_events();
       look();
       if (outcome.quiet % kSleepEvery == 0) sleep_all();
       sample(kAtWork, at_work_, passed(), false);
@@ -213,6 +212,7 @@ class Session {
     }
     end();
     outcome.complaints = complaints_.all();
+    outcome.wrong_bytes = wrong_bytes_;
     add_samples(kAtWork, at_work_, outcome);
     add_samples(kResting, at_rest_, outcome);
     return outcome;
@@ -393,9 +393,11 @@ class Session {
   }
 
   void look_at_findings() {
-    const Result<stress::Findings> found = machine_.gpu().findings();
+    const Result<test::Findings> found = machine_.gpu().findings();
     if (!found.ok()) return complain(found.error().message());
-    if (found->wrong != 0) complain(found->description);
+    if (found->wrong == 0) return;
+    wrong_bytes_ = true;
+    complain(found->description);
   }
 
   void sleep_all() {
@@ -431,35 +433,9 @@ class Session {
     }
   }
 
-  void plant() {
-    switch (options_.plant) {
-      case Plant::none:
-        return;
-      case Plant::memory: {
-        static std::vector<std::unique_ptr<char[]>> leaked;
-        leaked.push_back(std::make_unique<char[]>(1 << 20));
-        return;
-      }
-      case Plant::descriptor:
-        if (::dup(STDOUT_FILENO) < 0) complain("no descriptor is left to leak");
-        return;
-      case Plant::event:
-        for (int i = 0; i < 100; ++i) {
-          if (!machine_.device().create_event().ok()) complain("no event to leak");
-        }
-        return;
-      case Plant::thread:
-        std::thread([] { ::pause(); }).detach();
-        return;
-      case Plant::mapping: {
-        // Neighbours with the same protection would be one mapping.
-        static int protection = PROT_READ;
-        protection ^= PROT_READ ^ PROT_NONE;
-        if (::mmap(nullptr, 4096, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
-          complain("no mapping to leak");
-        }
-        return;
-      }
+  void leak_events() {
+    for (int i = 0; i < 100; ++i) {
+      if (!machine_.device().create_event().ok()) complain("no event to leak");
     }
   }
 
@@ -478,38 +454,21 @@ class Session {
   Gate visits_;
   std::vector<std::unique_ptr<Member>> members_;
   Keeper* keeper_ = nullptr;
+  bool wrong_bytes_ = false;
   std::atomic<bool> stop_ = false;
   std::vector<Series> at_work_, at_rest_;
 };
 
-Result<std::unique_ptr<stress::Gpu>> open_gpu(const Options& options) {
-  if (!options.simulated) return stress::open_cuda_gpu(options.ordinal);
-  return stress::open_sim_gpu({.memory = kMemory, .track_contents = true});
+Result<std::unique_ptr<test::Gpu>> open_gpu(const Options& options) {
+  if (!options.simulated) return test::open_cuda_gpu(options.ordinal);
+  return test::open_sim_gpu({.memory = kMemory, .track_contents = true});
 }
 
 }  // namespace
 
-std::string name_of(Plant plant) {
-  switch (plant) {
-    case Plant::none:
-      return {};
-    case Plant::memory:
-      return "allocated KiB at rest";
-    case Plant::descriptor:
-      return "descriptors at rest";
-    case Plant::event:
-      return "events at rest";
-    case Plant::thread:
-      return "threads at rest";
-    case Plant::mapping:
-      return "process mappings at rest";
-  }
-  return {};
-}
-
 Result<Outcome> run(const Options& options) {
   steady_allocation();
-  Result<std::unique_ptr<stress::Gpu>> gpu = open_gpu(options);
+  Result<std::unique_ptr<test::Gpu>> gpu = open_gpu(options);
   if (!gpu.ok()) return std::move(gpu).error();
   Session session(options, std::move(*gpu), [options] { return open_gpu(options); });
   return session.run();

@@ -14,8 +14,8 @@
 
 namespace weir::soak {
 
-// A leak on purpose, which must be found.
-enum class Plant : std::uint8_t { none, memory, descriptor, event, thread, mapping };
+// What a leak on purpose of the device's events shows in.
+inline constexpr const char* kEventsAtRest = "events at rest";
 
 struct Options {
   std::uint64_t seed = 1;
@@ -26,8 +26,9 @@ struct Options {
   bool fixed_addresses = false;      // of the allocator that lives long
   bool lends_scratch = false;        // likewise (GraphScratch::lend)
   bool simulated = true;
-  int ordinal = 0;  // of the CUDA device
-  Plant plant = Plant::none;
+  int ordinal = 0;            // of the CUDA device
+  bool leaks_events = false;  // which must be found
+  bool omits_fences = false;  // of eager blocks: a program with this mistake must be caught
   // Ends the run early once it is not 0, which a handler of signals may make it; null: never.
   const std::atomic<int>* signal = nullptr;
 };
@@ -37,12 +38,10 @@ struct Outcome {
   std::vector<Series> samples;
   std::uint64_t steps = 0, faults = 0, quiet = 0, rests = 0;
   std::size_t unjudged = 0;  // quantities with too few samples
+  bool wrong_bytes = false;  // memory was given out wrongly, the device found
   double seconds = 0;
   int signal = 0;  // that ended the run early; 0: none
 };
-
-// The series that a planted leak shows in.
-std::string name_of(Plant plant);
 
 // Errors: unavailable (no such device); device.
 Result<Outcome> run(const Options& options);

@@ -120,13 +120,6 @@ TEST(Trend, OfSamplesInAFile) {
   EXPECT_THAT(all[1].values, ElementsAre(3, 4, 5));
 }
 
-TEST(Trend, AnyQuantityOfAFileMayBeMissingFromASample) {
-  std::istringstream in("seconds,a:0:0,b:0:0\n1,10,20\n2,,21\n3,12,\n4,,\n");
-  const std::vector<Series> all = read_samples(in);
-  EXPECT_THAT(all[0].times, ElementsAre(1, 3));
-  EXPECT_THAT(all[1].times, ElementsAre(1, 2));
-}
-
 TEST(Trend, OfAFileThatIsWrongIsAnError) {
   for (const char* const text :
        {"", "time,a:0:0\n", "seconds,a\n", "seconds,a:x:0\n", "seconds,a:0:0\n1\n",

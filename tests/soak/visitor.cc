@@ -46,7 +46,7 @@ void Visitor::let_frees_through(World& world) {
 }
 
 void Visitor::visit() {
-  Result<std::unique_ptr<stress::Gpu>> gpu = open_();
+  Result<std::unique_ptr<test::Gpu>> gpu = open_();
   if (!expect("open", gpu)) return;
   Machine machine(std::move(*gpu));
   const Config config = random_config();
@@ -76,7 +76,7 @@ void Visitor::visit() {
     const Statistics statistics = world.allocator.statistics(0);
     if (statistics.live_blocks.current != 0) complain(settings + ": blocks are live at the end");
   }
-  if (const Result<stress::Findings> found = machine.gpu().findings();
+  if (const Result<test::Findings> found = machine.gpu().findings();
       !found.ok() || found->wrong != 0) {
     complain(settings + ": " + (found.ok() ? found->description : found.error().message()));
   }

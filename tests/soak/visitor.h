@@ -14,7 +14,7 @@
 
 namespace weir::soak {
 
-using OpenGpu = std::function<Result<std::unique_ptr<stress::Gpu>>()>;
+using OpenGpu = std::function<Result<std::unique_ptr<test::Gpu>>()>;
 
 class Visitor final : public Worker {
  public:

@@ -48,6 +48,7 @@ void Worker::order(Stream earlier, Stream later) {
 }
 
 void Worker::fence_users(Block& block) {
+  if (!world_.fences) block.users.clear();
   for (const Stream user : block.users) {
     const bool recorded = chance(25);
     expect("fence", attempt([&] {

@@ -89,7 +89,7 @@ bool World::may_change_stream() {
   return true;
 }
 
-Machine::Machine(std::unique_ptr<stress::Gpu> gpu)
+Machine::Machine(std::unique_ptr<test::Gpu> gpu)
     : gpu_(std::move(gpu)),
       sim_(dynamic_cast<SimDevice*>(&gpu_->device())),
       ledger_(gpu_->device()) {}

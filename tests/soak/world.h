@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/gpu/gpu.h"
 #include "tests/soak/ledger_device.h"
-#include "tests/stress/gpu.h"
 #include "weir/allocator.h"
 #include "weir/sim_device.h"
 
@@ -94,9 +94,9 @@ class Exchange {
 // A device, and work for it. Threads: as Device.
 class Machine {
  public:
-  explicit Machine(std::unique_ptr<stress::Gpu> gpu);
+  explicit Machine(std::unique_ptr<test::Gpu> gpu);
 
-  stress::Gpu& gpu() const { return *gpu_; }
+  test::Gpu& gpu() const { return *gpu_; }
   SimDevice* sim() const { return sim_; }  // null: a GPU
   LedgerDevice& device() { return ledger_; }
   const LedgerDevice& device() const { return ledger_; }
@@ -115,7 +115,7 @@ class Machine {
   Status finish() const;
 
  private:
-  const std::unique_ptr<stress::Gpu> gpu_;
+  const std::unique_ptr<test::Gpu> gpu_;
   SimDevice* const sim_;
   LedgerDevice ledger_;
 };
@@ -137,6 +137,7 @@ struct World {
   Gate gate;
   std::vector<Stream> streams;  // that all workers use; they live as long as this
   bool faults = true;           // calls of the device fail now and then
+  bool fences = true;           // of eager blocks that other streams use
   bool plain = true;            // some blocks are asked for in plain memory
   bool told = true;             // Trust::told: launches and warm-ups of a pool are ordered by Weir
   // A device heap keeps something of each stream that it ever met (docs/incompatibilities.md).

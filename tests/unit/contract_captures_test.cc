@@ -16,18 +16,6 @@ class UntoldCaptures : public test::ContractPools {
   using ContractPools::ContractPools;
 
   std::uint64_t context_events() { return device_.calls(DeviceCall::record_context); }
-  // s_'s memory, with no other to be had, goes to t_ behind an event of the context.
-  void expect_memory_moves_behind_an_event() {
-    const std::uint64_t events = context_events(), waits = device_.host_waits();
-    void* const x = written(kBlock, s_, kLong);
-    heap_.set_limit(reserved());
-    free(x);
-    void* const y = written(kBlock, t_);
-    EXPECT_GT(context_events(), events);
-    EXPECT_EQ(device_.host_waits(), waits);
-    free(y);
-    heap_.set_limit(0_B);
-  }
 };
 
 // After the device refused an event because of a capture that could not be known of.
@@ -41,20 +29,6 @@ TEST_F(UntoldCaptures, ARefusedEventOfTheContextIsTheLast) {
   free(written(kBlock * 2, m_));
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(context_events(), events);
-}
-
-TEST_F(UntoldCaptures, AnAnnouncedCaptureThatWasAskedAboutIsSeenToHaveEnded) {
-  free(written(kBlock, s_, kLong));
-  GraphPool* pool = open_pool();
-  PoolBinding binding = announce(*pool, m_);
-  begin_unannounced(m_);
-  const std::uint64_t events = context_events();
-  free(written(kBlock, t_));
-  EXPECT_TRUE(heap_.trim().ok());
-  EXPECT_EQ(context_events(), events);
-  end_and_destroy(m_);
-  expect_memory_moves_behind_an_event();
-  binding.close(false);
 }
 
 TEST_F(UntoldCaptures, TheOriginOfAnAnnouncedCaptureIsNotAskedOnceItMayHaveEnded) {

@@ -145,27 +145,6 @@ TEST_F(CoreFaults, ThePeakOfAPoolIsKnownAfterItsPagesAreGone) {
   EXPECT_EQ(pool.statistics().peak_reserved_bytes, kBlock);
 }
 
-TEST_F(CoreFaults, ABlockOfACaptureThatAnEagerStreamUsesGoesBackAtItsEnd) {
-  GraphPool pool(heap_);
-  Result<CaptureScope> capture = CaptureScope::begin(pool, a_, CaptureMode::relaxed);
-  ASSERT_TRUE(capture.ok()) << capture.error().message();
-  void* const x = allocate(heap_, kBlock, a_);
-  ASSERT_TRUE(heap_.fence(x, b_).ok());
-  free(heap_, x);
-  EXPECT_EQ(pool.statistics().deferred, 1u);
-  EXPECT_NE(allocate(heap_, kBlock, a_), x);
-  const Result<Graph> graph = capture->end();
-  EXPECT_TRUE(graph.ok());
-  EXPECT_EQ(pool.statistics().deferred, 0u);
-  EXPECT_FALSE(heap_.find(x).has_value());
-  capture = CaptureScope::begin(pool, a_);
-  ASSERT_TRUE(capture.ok()) << capture.error().message();
-  EXPECT_EQ(allocate(heap_, kBlock, a_), x);
-  free(heap_, x);
-  EXPECT_EQ(pool.statistics().deferred, 0u) << "nobody eager uses the block of this capture";
-  EXPECT_TRUE(capture->end().ok());
-}
-
 // The driver can't say when the graph is gone, as its capture asked for no memory; and of the
 // stream that it runs on only the pool has heard.
 TEST_F(CoreFaults, MemoryOfAGraphThatIsNotWatchedStaysUntilItsLaunchIsDone) {
@@ -198,34 +177,6 @@ TEST_F(CoreFaults, MemoryOfAGraphThatIsNotWatchedStaysUntilItsLaunchIsDone) {
   device_.finish();
   EXPECT_TRUE(heap_.trim().ok());
   EXPECT_EQ(pool.statistics().reserved_bytes, 0_B);
-}
-
-// The addresses are what the launch uses, too. Mappings are short: rows that are idle are given up.
-TEST_F(CoreFaults, ARowOfAStitchedBlockStaysUntilTheLaunchOfItsGraphIsDone) {
-  for (const bool outlives_graph : {false, true}) {
-    DeviceHeap heap(device_, {.most_mappings = 24});
-    GraphPool pool(heap);
-    Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
-    ASSERT_TRUE(capture.ok()) << capture.error().message();
-    std::vector<void*> blocks;
-    for (int i = 0; i < 4; ++i) blocks.push_back(allocate(heap, 8_MiB, a_));
-    for (const int i : {0, 2}) free(heap, blocks[i]);
-    void* const x = allocate(heap, 16_MiB, a_);
-    ASSERT_EQ(heap.statistics().mappings.current, 24u) << "x lies in the two gaps";
-    write(a_, x, 16_MiB, 50_ms);
-    if (!outlives_graph) free(heap, x);
-    Result<Graph> graph = capture->end();
-    ASSERT_TRUE(graph.ok()) << graph.error().message();
-    ASSERT_TRUE(graph->launch(b_).ok());
-    graph = Graph();
-    if (outlives_graph) free(heap, x);
-    const Result<void*> y = pool.allocate(12_MiB, c_);
-    ASSERT_TRUE(y.ok()) << y.error().message();
-    ASSERT_EQ(device_.race_count(), 0u) << "the launch runs";
-    free(heap, *y);
-    for (const int i : {1, 3}) free(heap, blocks[i]);
-    device_.finish();
-  }
 }
 
 }  // namespace

@@ -61,10 +61,6 @@ class PausedCaptures : public test::ContractPools {
     pool.release_graph();
     EXPECT_TRUE(device_.destroy_executable(executable).ok());
   }
-  void pause_and_resume(PoolBinding& binding, GraphPool& pool, Stream stream) {
-    binding.close();
-    binding = announce(pool, stream);
-  }
   // No call of the program's asks the driver about captures.
   void expect_fast_paths() {
     const Stream stream = device_.new_stream();
@@ -95,27 +91,6 @@ class ToldPauses : public PausedCaptures {
   std::vector<PoolBinding> left_open_;
 };
 
-// Not a block of the pool's: its free waits for the end of the capture.
-TEST_F(PausedCaptures, ABlockThatTheCaptureUsesIsNotFreedInThePause) {
-  void* const x = written(kBlock, t_);
-  host_wait(t_);
-  GraphPool* const pool = open_pool();
-  PoolBinding binding = announce(*pool, s_);
-  begin(s_);
-  EXPECT_TRUE(heap_.fence(x, s_).ok());
-  read(x, kBlock, s_);
-  free(x);
-  binding.close();
-  free(written(1_MiB, m_));
-  EXPECT_TRUE(heap_.find(x).has_value()) << "the capture goes on";
-  binding = announce(*pool, s_);
-  const ExecutableHandle executable = end(s_);
-  binding.close();
-  free(written(1_MiB, m_));
-  EXPECT_FALSE(heap_.find(x).has_value());
-  forget(executable, *pool);
-}
-
 TEST_F(ToldPauses, NoOtherCaptureBeginsIntoAPausedPool) {
   GraphPool pool(told_);
   Result<PoolBinding> binding = pool.capture(whole_capture_of(s_), s_);
@@ -129,38 +104,6 @@ TEST_F(ToldPauses, NoOtherCaptureBeginsIntoAPausedPool) {
   Result<PoolBinding> other = pool.capture(whole_capture_of(t_), t_);
   EXPECT_TRUE(other.ok()) << "the capture is over";
   other->close(false);
-}
-
-// Two threads capture, each with the same pool for a while.
-TEST_F(PausedCaptures, AnotherCaptureTakesThePoolInThePause) {
-  GraphPool* const pool = open_pool();
-  PoolBinding first = announce(*pool, s_);
-  begin(s_);
-  void* const x = written(kBlock, s_);
-  void* const y = written(kBlock, s_);
-  free(y);
-  first.close();
-  PoolBinding second = announce(*pool, t_);
-  begin(t_);
-  void* const z = written(kBlock, t_);
-  second.close();
-  first = announce(*pool, s_);
-  void* const w = written(kBlock, s_);
-  EXPECT_NE(w, z);
-  free(x);
-  const ExecutableHandle one = end(s_);
-  first.close();
-  const ExecutableHandle two = end(t_);
-  free(allocate(1_MiB, m_));  // finds that out
-  EXPECT_EQ(pool->statistics().graphs, 2u);
-  replay(one, m_);
-  replay(two, m_);
-  for (void* const each : {z, w}) free(each);
-  forget(one, *pool);
-  forget(two, *pool);
-  close(pool);
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
 }
 
 // Its streams would not be ordered in what follows.
@@ -307,35 +250,6 @@ TEST_F(PausedCaptures, APoolThatIsEnteredWithinACaptureServesUntilItIsLeft) {
   close(pool);
   close(entered);
   expect_fast_paths();
-}
-
-TEST_F(PausedCaptures, AFailedCaptureWhoseBindingStaysHoldsNothingBack) {
-  GraphPool* const failed = open_pool();
-  PoolBinding stale = announce(*failed, s_);
-  begin(s_);
-  free(written(1_MiB, s_));
-  fail(s_);
-  for (int i = 0; i < 3; ++i) {
-    void* const x = written(kBlock, s_);
-    GraphPool* const pool = open_pool();
-    PoolBinding binding = announce(*pool, s_);
-    begin(s_);
-    void* const y = written(1_MiB, s_);
-    free(x);  // while its stream is captured
-    free(y);
-    const ExecutableHandle executable = end(s_);
-    binding.close();
-    forget(executable, *pool);
-    close(pool);
-  }
-  EXPECT_EQ(heap_.statistics().live_bytes.current, 0u);
-  expect_fast_paths();
-  expect_context_events();
-  stale.close(/*keep=*/false);
-  close(failed);
-  device_.finish();
-  EXPECT_TRUE(heap_.trim(0_B, Trim::waits).ok());
-  EXPECT_EQ(reserved(), 0_B);
 }
 
 // A stream that may end is asked only where the program names it.

@@ -50,28 +50,5 @@ TEST_F(UntoldPools, ACaptureBeginsWhileAStreamThatABlockWasFencedOnIsAtWork) {
   close(pool);
 }
 
-// ... nor is its work an edge of the graph that is captured into the block's pool.
-TEST_F(UntoldPools, AStreamOfAnotherCaptureLeavesThatOfTheBlockWhole) {
-  GraphPool* const pool = open_pool();
-  GraphPool* const others = open_pool();
-  const Captured captured = capture(*pool, s_, [&] {
-    void* const x = written(kBlock, s_);
-    const Captured meanwhile = capture(*others, t_, [&] {
-      void* const y = written(kBlock, t_);
-      EXPECT_TRUE(heap_.record_stream(x, t_).ok());
-      EXPECT_TRUE(heap_.fence(x, t_).ok());
-      free(x);
-      free(y);
-      return nullptr;
-    });
-    drop(meanwhile, *others);
-    free(written(kBlock, s_));
-    return nullptr;
-  });
-  drop(captured, *pool);
-  close(pool);
-  close(others);
-}
-
 }  // namespace
 }  // namespace weir

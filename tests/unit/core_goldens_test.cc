@@ -102,6 +102,8 @@ class Program {
     EXPECT_TRUE(gone.ok());
     EXPECT_THAT(heap_.validate(), IsEmpty());
     EXPECT_EQ(device_.race_count(), 0u);
+    EXPECT_EQ(device_.live().graphs, 0u);
+    EXPECT_EQ(device_.live().executables, 0u);
     return figures();
   }
 

@@ -40,43 +40,6 @@ TEST_F(HeapOutOfMemory, TheMessageSaysWhatHoldsTheMemory) {
   free(heap, large);
 }
 
-TEST_F(HeapOutOfMemory, TheMessageSaysWhatWouldHelp) {
-  const auto remedy = [&](Bytes limit, Bytes held, Bytes bytes) {
-    DeviceHeap heap(device_, {.limit = limit});
-    void* const kept = allocate(heap, held, a_);
-    const Result<void*> refused = heap.allocate(bytes, a_);
-    EXPECT_FALSE(refused.ok());
-    free(heap, kept);
-    const std::string message = refused.ok() ? "" : refused.error().message();
-    return message.substr(message.rfind(". ") + 2);
-  };
-  EXPECT_EQ(remedy(64_MiB, 40_MiB, 32_MiB), "Free blocks, raise the limit, or ask for less.");
-  EXPECT_EQ(remedy(64_MiB, 40_MiB, 80_MiB), "Raise the limit, or ask for less.");
-  EXPECT_EQ(remedy(1_B, 0_B, 2_MiB), "Raise the limit, or ask for less.");
-  EXPECT_EQ(remedy(3_MiB, 0_B, 5_MiB / 2), "Raise the limit, or ask for less.");
-  EXPECT_EQ(remedy(0_B, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
-  EXPECT_EQ(remedy(300_GiB, 140_GiB, 2_GiB), "Free blocks, or ask for less.");
-  EXPECT_EQ(remedy(300_GiB, 1_GiB, 200_GiB), "The device has less than that in all: ask for less.");
-}
-
-TEST_F(HeapOutOfMemory, TheMessageNamesTheThreeStreamsThatHoldTheMost) {
-  DeviceHeap heap(device_, {.limit = 48_MiB});
-  const Stream d = device_.new_stream();
-  std::vector<void*> blocks{allocate(heap, 4_MiB, a_), allocate(heap, 8_MiB, c_),
-                            allocate(heap, 8_MiB, b_), allocate(heap, 12_MiB, d),
-                            allocate(heap, 8_MiB, b_)};
-  const auto holds = [](Stream stream, const char* what) {
-    return "; stream " + std::to_string(stream.id) + " holds " + what;
-  };
-  const Result<void*> refused = heap.allocate(20_MiB, a_);
-  ASSERT_FALSE(refused.ok());
-  const std::string most = holds(b_, "16.00 MiB in 2 blocks") + holds(d, "12.00 MiB in 1 blocks") +
-                           holds(c_, "8.00 MiB in 1 blocks") + ". Free";
-  EXPECT_THAT(refused.error().message(), HasSubstr(most));
-  EXPECT_THAT(refused.error().message(), testing::Not(HasSubstr(holds(a_, ""))));
-  for (void* const block : blocks) free(heap, block);
-}
-
 TEST_F(HeapOutOfMemory, ACallbackFreesAndTheRequestIsTriedOnceMore) {
   DeviceHeap heap(device_, {.limit = 64_MiB});
   void* cache = allocate(heap, 48_MiB, a_);

@@ -6,11 +6,13 @@
 #include <array>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/unit/core_heap_fixture.h"
+#include "weir/graph_pool.h"
 
 namespace weir {
 namespace {
@@ -86,6 +88,35 @@ TEST_F(HeapReuse, NothingIsAllocatedForARetiredStream) {
   EXPECT_EQ(refused.error().code(), ErrorCode::invalid_argument);
   EXPECT_THAT(refused.error().message(), testing::HasSubstr(std::to_string(a_.id)));
   free(heap, block);
+}
+
+TEST_F(HeapReuse, TheStreamOfAllStreamsIsNamedByNoProgram) {
+  DeviceHeap heap(device_);
+  const Stream all = Stream::all();
+  void* const x = allocate(heap, 32_MiB, a_);
+  void* const y = allocate(heap, 32_MiB, a_);
+  void* const both[] = {x, y};
+  const void* const inside[] = {x};
+  const auto expect_refused = [](const auto& outcome, const std::string& call) {
+    ASSERT_FALSE(outcome.ok()) << call;
+    EXPECT_EQ(outcome.error().code(), ErrorCode::invalid_argument) << call;
+  };
+  for (const Bytes bytes : {100_B, 32_MiB}) expect_refused(heap.allocate(bytes, all), "allocate");
+  expect_refused(heap.fence(std::span(both, 1), all), "fence");
+  expect_refused(heap.fence(both, all), "fence of several");
+  expect_refused(heap.fence_use(inside, all, true), "fence_use");
+  expect_refused(heap.record_stream(x, all), "record_stream");
+  expect_refused(heap.order(a_, all), "order before");
+  expect_refused(heap.order(all, a_), "order after");
+  expect_refused(heap.wait(all, heap.fence_use({}, a_, true).value().value()), "wait");
+  expect_refused(heap.retire(all), "retire");
+  GraphPool pool(heap);
+  Result<PoolBinding> binding = pool.warm_up([](Stream) { return true; });
+  ASSERT_TRUE(binding.ok());
+  expect_refused(heap.allocate(32_MiB, all), "allocate in a pool");
+  binding->close();
+  EXPECT_THAT(heap.validate(), IsEmpty());
+  for (void* const block : both) free(heap, block);
 }
 
 class HeapPointers : public CoreHeap {};

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/placement/placement_cache.h"
-#include "tests/unit/core_test_access.h"
 
 namespace weir {
 namespace {
@@ -74,19 +73,6 @@ TEST(PlacementCache, IsBoundedAndForgetsTheOlder) {
   EXPECT_LE(recalled, std::size_t{1} << 18);
   EXPECT_GE(recalled, std::size_t{1} << 16);
   EXPECT_EQ(memory.recall(keys_for(keys.back()), kAny), Address{1'000'000});
-}
-
-// A recall looks at entries up to an empty one.
-TEST(PlacementCache, LooksAtFewEntriesHoweverMuchWasRemembered) {
-  PlacementCache memory;
-  std::mt19937_64 random(4);
-  for (std::uint64_t i = 1; i <= 1'000'000; ++i) memory.remember(keys_for(random()), Address{i});
-  double looked_at = 0, stretch = 0;
-  for (const auto& entry : TestAccess::entries(memory)) {
-    stretch = entry.at == Address{} ? 0 : stretch + 1;
-    looked_at += stretch;
-  }
-  EXPECT_LT(looked_at / static_cast<double>(TestAccess::entries(memory).size()), 4);
 }
 
 // A request that is placed between another's recall() and remember() keeps its place.

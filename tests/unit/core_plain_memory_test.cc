@@ -21,7 +21,8 @@ using testing::SizeIs;
 
 class PlainMemory : public CoreHeap {
  protected:
-  PlainMemory() : CoreHeap({.memory = 1_GiB}) {}
+  explicit PlainMemory(const HeapOptions& options = {.memory = MemoryKind::plain})
+      : CoreHeap({.memory = 1_GiB}), heap_(device_, options) {}
   void TearDown() override {
     EXPECT_THAT(heap_.validate(), IsEmpty());
     EXPECT_THAT(device_.races(), IsEmpty());
@@ -31,7 +32,7 @@ class PlainMemory : public CoreHeap {
   }
   Bytes held() const { return Bytes{heap_.statistics().reserved_bytes.current}; }
 
-  DeviceHeap heap_{device_, {.memory = MemoryKind::plain}};
+  DeviceHeap heap_;
   const Stream one_ = device_.new_stream(), other_ = device_.new_stream();
 };
 
@@ -91,22 +92,14 @@ TEST_F(PlainMemory, MemoryOfOthersNearbyIsNotTheHeaps) {
   ASSERT_TRUE(device_.free_segment(foreign, 2_MiB).ok());
 }
 
-class PlainPool : public CoreHeap {
+// In a pool of its own, beside pages.
+class PlainPool : public PlainMemory {
  protected:
-  PlainPool() : CoreHeap({.memory = 1_GiB}) {}
-  void TearDown() override {
-    EXPECT_THAT(heap_.validate(), IsEmpty());
-    EXPECT_THAT(device_.races(), IsEmpty());
-  }
+  PlainPool() : PlainMemory(HeapOptions()) {}
   void* allocate_in_pool(Bytes size) { return pool_->allocate(size, one_).value(); }
-  std::uint64_t segments() const {
-    return device_.calls(DeviceCall::allocate_segment) - device_.calls(DeviceCall::free_segment);
-  }
 
-  DeviceHeap heap_{device_};
   std::unique_ptr<GraphPool> pool_ =
       std::make_unique<GraphPool>(heap_, GraphPoolOptions{.memory = MemoryKind::plain});
-  const Stream one_ = device_.new_stream(), other_ = device_.new_stream();
 };
 
 TEST_F(PlainPool, StatisticsTellItApart) {
@@ -203,19 +196,6 @@ TEST_F(PlainPool, SaysWhatTheDeviceRefusesToTakeBack) {
   EXPECT_THAT(heap_.validate(), IsEmpty());
   device_.finish();
   EXPECT_EQ(heap_.trim().value(), 40_MiB);
-}
-
-TEST_F(PlainPool, WhatWasInUseWhenItWasFreedGoesWithTheNextFreeOverALimit) {
-  void* const live = allocate(heap_, 20_MiB, one_);
-  void* const plain = allocate_in_pool(100_MiB);
-  heap_.set_limit(30_MiB);
-  write(other_, plain, 100_MiB, 5_ms);
-  EXPECT_TRUE(heap_.fence(plain, other_).ok());
-  free(heap_, plain);
-  EXPECT_EQ(segments(), 1u);
-  device_.finish();
-  free(heap_, live);
-  EXPECT_EQ(segments(), 0u);
 }
 
 TEST_F(PlainPool, RefusesStreamsThatAreCapturedElsewhere) {

@@ -23,17 +23,6 @@ TEST(RemapBudget, ANewProgramMaySpendTwentyFiveMillisecondsAtOnce) {
   EXPECT_NEAR(static_cast<double>(most(budget)) * kMappingNs, 25e6, 2e6);
 }
 
-TEST(RemapBudget, WhatIsSpentIsAffordedNoMore) {
-  RemapBudget budget;
-  const std::uint64_t all = most(budget);
-  budget.spend(all - 3);
-  EXPECT_TRUE(budget.affords(3));
-  EXPECT_FALSE(budget.affords(4));
-  budget.spend(3);
-  EXPECT_TRUE(budget.affords(0));
-  EXPECT_FALSE(budget.affords(1));
-}
-
 TEST(RemapBudget, IsFarOverdrawnOnceEightTimesWhatCanBeSavedIsOwed) {
   RemapBudget budget;
   const std::uint64_t all = most(budget);

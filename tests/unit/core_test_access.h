@@ -19,8 +19,6 @@ struct TestAccess {
   static StreamHeap& stream_heap(DeviceHeap& heap, std::size_t id) {
     return *impl(heap).registry.heaps_.at(id);
   }
-
-  static const auto& entries(const PlacementCache& memory) { return memory.entries_; }
   static PageHeap& pages(DeviceHeap& heap) { return impl(heap).pools.own().pages(); }
   static PageTables& tables(DeviceHeap& heap) WEIR_NO_THREAD_ANALYSIS {
     return pages(heap).heap_.tables;

@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "core/time/fence_set.h"
 #include "core/time/timelines.h"
@@ -26,18 +25,14 @@ FenceSet set_of(std::initializer_list<Fence> fences) {
   return set;
 }
 
-class TimelinesTest : public testing::Test, private EventSink {
+class TimelinesTest : public testing::Test {
  protected:
-  void on_event(const Event& event) override { events_.push_back(event); }
-
   void work(Stream stream, Nanoseconds duration = 1_ms) {
     ASSERT_TRUE(device_.launch(stream, duration).ok());
   }
-  std::uint64_t calls(DeviceCall call) const { return device_.calls(call); }
 
   SimDevice device_;
-  std::vector<Event> events_;
-  Observer observer_{device_, this};
+  Observer observer_{device_, nullptr};
   OpenCaptures captures_{device_, /*context_events=*/true};
   Timelines timelines_{device_, observer_, captures_};
   const Stream sa_ = device_.new_stream(), sb_ = device_.new_stream();

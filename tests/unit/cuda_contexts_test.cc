@@ -209,21 +209,6 @@ class CudaContexts : public testing::Test {
   int last_work_ = 0;
 };
 
-TEST_F(CudaContexts, AnEventStandsForTheWorkOfThePeersAndOfTheDevice) {
-  ASSERT_TRUE(device_->add_peer(1).ok());
-  const int own = queue(0), of_peer = queue(1), of_another = queue(2);
-  const EventHandle event = recorded();
-  const int later = queue(1);
-  EXPECT_FALSE(is_done(event));
-  machine_.done = {own, of_another, later};
-  EXPECT_FALSE(is_done(event)) << "the peer is still at work";
-  machine_.done = {of_peer, of_another, later};
-  EXPECT_FALSE(is_done(event)) << "the device itself is";
-  machine_.done = {own, of_peer};
-  EXPECT_TRUE(is_done(event));
-  destroy(event);
-}
-
 TEST_F(CudaContexts, AnEventMayBeRecordedAgainAndAnotherOneStandsForWhatItSaw) {
   ASSERT_TRUE(device_->add_peer(1).ok());
   ASSERT_TRUE(device_->add_peer(2).ok());
@@ -238,18 +223,6 @@ TEST_F(CudaContexts, AnEventMayBeRecordedAgainAndAnotherOneStandsForWhatItSaw) {
   EXPECT_TRUE(is_done(after));
   destroy(before);
   destroy(after);
-}
-
-TEST_F(CudaContexts, WithoutPeersAnEventIsOneCallOfTheDriver) {
-  ASSERT_TRUE(device_->add_peer(0).ok()) << "it is its own";
-  const int own = queue(0);
-  queue(1);
-  const EventHandle event = recorded();
-  EXPECT_EQ(machine_.records, 1);
-  EXPECT_EQ(machine_.events.size(), 1u);
-  machine_.done = {own};
-  EXPECT_TRUE(is_done(event));
-  destroy(event);
 }
 
 TEST_F(CudaContexts, ACaptureOfABlockingStreamOfAPeerIsNotBroken) {
@@ -269,14 +242,6 @@ TEST_F(CudaContexts, ACaptureOfABlockingStreamOfAPeerIsNotBroken) {
   destroy(event);
 }
 
-TEST_F(CudaContexts, TheHostWaitsForTheDeviceAndItsPeers) {
-  EXPECT_TRUE(device_->synchronize_context().ok());
-  EXPECT_THAT(std::exchange(machine_.waited, {}), ElementsAre(0));
-  ASSERT_TRUE(device_->add_peer(2).ok());
-  EXPECT_TRUE(device_->synchronize_context().ok());
-  EXPECT_THAT(machine_.waited, ElementsAre(0, 2));
-}
-
 TEST_F(CudaContexts, APeerThatIsFullNeedsNoMemoryWhereTheWaitWasPrepared) {
   ASSERT_TRUE(device_->add_peer(1).ok());
   machine_.full = 1;
@@ -288,15 +253,6 @@ TEST_F(CudaContexts, APeerThatIsFullNeedsNoMemoryWhereTheWaitWasPrepared) {
   ASSERT_TRUE(device_->prepare_to_synchronize().ok());
   machine_.full = 1;
   EXPECT_TRUE(device_->synchronize_context().ok());
-}
-
-TEST_F(CudaContexts, AHeapIsToldOfThePeersContextsByTheNamesThatTheirOwnDevicesHave) {
-  EXPECT_TRUE(device_->peer_contexts().empty());
-  ASSERT_TRUE(device_->add_peer(1).ok());
-  ASSERT_TRUE(device_->add_peer(1).ok());
-  const std::unique_ptr<DriverDevice> peer = open(1);
-  EXPECT_THAT(device_->peer_contexts(), ElementsAre(peer->context()));
-  EXPECT_TRUE(peer->peer_contexts().empty()) << "the way back is another matter";
 }
 
 TEST_F(CudaContexts, APeersContextStaysWhileTheDeviceMayWaitForIt) {

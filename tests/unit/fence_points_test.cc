@@ -144,20 +144,6 @@ TEST_F(FencePoints, AroundPointersIntoWhatWasFreedFenceNothing) {
   free(block);
 }
 
-TEST_F(FencePoints, AroundOnePointerEachIsOfEachBlock) {
-  std::byte* blocks[2];
-  for (std::byte*& block : blocks) {
-    block = static_cast<std::byte*>(written(64_MiB, a_));
-  }
-  wait(b_, take({}, a_));
-  for (std::byte* const block : blocks) read(b_, block, 5_ms);
-  const void* const inside[] = {blocks[0] + 5, blocks[1] + 5};
-  const Result<std::optional<Fence>> fence = heap_->fence_use(inside, b_, true);
-  ASSERT_TRUE(fence.ok()) << fence.error().message();
-  for (std::byte* const block : blocks) free(block);
-  for (void* const block : {written(64_MiB, a_), written(64_MiB, a_)}) free(block);  // no race
-}
-
 TEST_F(FencePoints, AroundPointersAreOfPoolsToo) {
   GraphPool pool(*heap_);
   PoolBinding binding = warm_up(pool, a_);

@@ -20,7 +20,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr Address kFirst{std::uint64_t{16} << 40};  // of the first window
-constexpr Addresses kAll[] = {Addresses::any, Addresses::fixed, Addresses::prefer};
 
 void* allocate(DeviceHeap& heap, Bytes bytes, Stream stream) {
   const Result<void*> block = heap.allocate(bytes, stream);
@@ -104,26 +103,6 @@ TEST(FixedAddresses, AreEqualInProcessesWhoseFreeAddressesSpeedAndStreamsDiffer)
 
 TEST(FixedAddresses, ArePassedOnToTheDeviceByNobodyWhoAsksForAny) {
   EXPECT_NE(run({}, {.address_seed = 1}).addresses, run({}, {.address_seed = 2}).addresses);
-}
-
-TEST(FixedAddresses, AskTheDeviceNeverWhetherWorkIsDone) {
-  for (const Addresses addresses : kAll) {
-    SimDevice device;
-    const Stream a = device.new_stream(), b = device.new_stream();
-    DeviceHeap heap(device, {.trust = Trust::context, .addresses = addresses});
-    GraphPool pool(heap);
-    for (int i = 0; i < 20; ++i) {
-      void* const block = allocate(heap, 64_MiB, i % 2 ? a : b);
-      ASSERT_TRUE(device.launch(i % 2 ? a : b, Writes(block, 64_MiB), 1_ms).ok());
-      free(heap, block);
-      const Result<void*> pooled = pool.allocate(32_MiB, a);
-      ASSERT_TRUE(pooled.ok());
-      free(heap, *pooled);
-    }
-    (void)heap.trim();
-    EXPECT_EQ(device.calls(DeviceCall::query) > 0, addresses == Addresses::any);
-    device.finish();
-  }
 }
 
 TEST(FixedAddresses, ThatTheDriverRefusesAreAnErrorWithTheRemedy) {

@@ -2,7 +2,10 @@
 // Graph pools where things happen in an order that no plan has: graphs, streams and pools that go
 // while a capture goes on, captures that overlap, and captures that Weir knows nothing of.
 
-#include "tests/property/history.h"
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "tests/unit/graph_pool_fixture.h"
 #include "weir/interposed_device.h"
 

@@ -6,10 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -59,14 +57,11 @@ class GraphPools : public testing::Test {
     EXPECT_TRUE(block.ok()) << (block.ok() ? "" : block.error().message());
     if (!block.ok()) return nullptr;
     sizes_[*block] = bytes;
-    live_ += bytes;
-    peak_ = std::max(peak_, live_);
     return *block;
   }
   void free(void* block) {
     const Status status = heap_->deallocate(block);
     EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message());
-    live_ -= sizes_[block];
   }
   void write(Stream stream, void* block, Nanoseconds duration = 100_us) {
     touch(stream, Writes(block, sizes_.at(block)), duration);
@@ -119,22 +114,6 @@ class GraphPools : public testing::Test {
     return end(capture);
   }
 
-  // Edges of the graph being captured, of all that comes before the tip of `stream`.
-  std::size_t edges(Stream stream) {
-    std::set<GraphNode> seen;
-    std::size_t count = 0;
-    std::vector<GraphNode> left = *device_.capture_tips(stream);
-    while (!left.empty()) {
-      const GraphNode node = left.back();
-      left.pop_back();
-      if (!seen.insert(node).second) continue;
-      const std::vector<GraphNode> before = *device_.node_dependencies(node);
-      count += before.size();
-      left.insert(left.end(), before.begin(), before.end());
-    }
-    return count;
-  }
-
   std::uint64_t wrong_reads(const Graph& graph, std::uint64_t seeds = 200) {
     std::uint64_t wrong = 0;
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -159,7 +138,6 @@ class GraphPools : public testing::Test {
   std::unique_ptr<DeviceHeap> heap_;
   bool may_race_ = false;
   std::unordered_map<void*, Bytes> sizes_;  // as asked for
-  Bytes live_, peak_;
 };
 
 }  // namespace weir::test

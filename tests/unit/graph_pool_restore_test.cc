@@ -64,24 +64,6 @@ TEST_F(GraphPoolRestore, BlocksListsWhatIsLiveAndWhereItLies) {
   EXPECT_THAT(pool().blocks(), testing::IsEmpty());
 }
 
-TEST_F(GraphPoolRestore, BlocksOfEveryStreamGoAndComeBack) {
-  for (const Stream stream : {a_, b_}) {
-    for (const Bytes size : {3_MiB, 1000_B}) (void)pool().allocate(size, stream).value();
-  }
-  const std::vector<PlacedBlock> state = pool().blocks();
-  ASSERT_EQ(state.size(), 4u);
-  restore({});
-  EXPECT_EQ(pool().statistics().live_bytes, 0_B);
-  restore(state);
-  for (const PlacedBlock& block : state) {
-    const std::vector<PlacedBlock> now = pool().blocks();
-    EXPECT_TRUE(std::any_of(now.begin(), now.end(), [&](const PlacedBlock& each) {
-      return each.address == block.address && each.stream == block.stream;
-    }));
-  }
-  free_all();
-}
-
 // PyTorch's own allocator keeps the memory of a pool that a program has, whatever is trimmed.
 // It lies in a row of just its size.
 TEST_F(GraphPoolRestore, ABlockInPiecesIsLiveAgainAtItsPlace) {

@@ -70,49 +70,5 @@ TEST_F(PoolRows, PagesThatGraphsUseLoseNone) {
   for (const auto& [block, size] : captured) touch(a_, Writes(block, size), 1_us);
 }
 
-class PoolRowsOfFewMappings : public PoolRows {
- protected:
-  PoolRowsOfFewMappings() : PoolRows({.most_mappings = 500}) {}
-
-  // As replace_at_random(), but a request may fail.
-  void try_at_random(int requests) {
-    std::vector<std::pair<void*, Bytes>> live;
-    Bytes in_use;
-    for (int i = 0; i < requests; ++i) {
-      const Bytes size = 64_KiB * (1 + random_() % 256);
-      while (in_use + size > 192_MiB) {
-        std::swap(live[random_() % live.size()], live.back());
-        in_use -= live.back().second;
-        EXPECT_TRUE(heap_->deallocate(live.back().first).ok());
-        live.pop_back();
-      }
-      device_.advance(100_us);
-      const Result<void*> block = heap_->allocate(size, a_);
-      if (!block.ok()) continue;
-      touch(a_, Writes(*block, size), 1_us);
-      live.emplace_back(*block, size);
-      in_use += size;
-    }
-    for (const auto& [block, size] : live) EXPECT_TRUE(heap_->deallocate(block).ok());
-  }
-};
-
-// Rows give up their mappings where those run short, but not those that a graph writes to.
-TEST_F(PoolRowsOfFewMappings, RowsThatGraphsUseStayWhereMappingsRunShort) {
-  GraphPool pool(*heap_);
-  const auto warm_up_and_try = [&](int requests) {
-    const PoolBinding binding = warm_up(pool, a_);
-    try_at_random(requests);
-  };
-  warm_up_and_try(300);
-  CaptureScope capture = begin(pool, a_);
-  try_at_random(10);  // so that some rows are of no page that the graph keeps
-  Graph graph = end(capture);
-  const std::uint64_t unmaps = device_.calls(DeviceCall::unmap);
-  warm_up_and_try(6000);
-  EXPECT_GT(device_.calls(DeviceCall::unmap), unmaps) << "mappings did not run short";
-  launch(graph, a_);
-}
-
 }  // namespace
 }  // namespace weir::test

@@ -1,71 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph pools: what they hold, share, and give back.
+// Graph pools: whose requests they serve, and what launches wait for.
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
 namespace {
 
 using GraphPoolMemory = test::GraphPools;
-
-TEST_F(GraphPoolMemory, StreamsShareMemoryByAnEdgeWhereNothingElseGivesTheOrder) {
-  GraphPool pool(*heap_);
-  CaptureScope capture = begin(pool, a_);
-  order(a_, b_);
-  void* const first = written(32_MiB, a_);
-  read(a_, first);
-  free(first);
-  EXPECT_EQ(device_.calls(DeviceCall::add_capture_dependencies), 0u);
-  void* const second = written(32_MiB, b_);
-  EXPECT_GT(device_.calls(DeviceCall::add_capture_dependencies), 0u);
-  read(b_, second);
-  const std::vector<GraphNode> tips = *device_.capture_tips(b_);
-  ASSERT_EQ(tips.size(), 1u);
-  free(second);
-  order(b_, a_);
-  Graph graph = end(capture);
-  EXPECT_LE(pool.statistics().reserved_bytes, 34_MiB) << "one block's worth serves both";
-  EXPECT_EQ(wrong_reads(graph), 0u);
-}
-
-class GraphPoolSizes : public GraphPoolMemory, public testing::WithParamInterface<bool> {};
-
-TEST_P(GraphPoolSizes, ThirteenCapturesWithOutputsKeptHoldWhatTheyNeedTogether) {
-  const bool rising = GetParam();
-  GraphPool pool(*heap_);
-  std::vector<Graph> graphs;
-  std::vector<void*> outputs;
-  Bytes kept, bound;
-  for (std::uint64_t i = 1; i <= 13; ++i) {
-    const std::uint64_t size = rising ? i : 14 - i;
-    {
-      const PoolBinding binding = warm_up(pool, b_);
-      for (int layer = 0; layer < 3; ++layer) free(written(Bytes{size * (9_MiB).count}, b_));
-    }
-    CaptureScope capture = begin(pool, a_);
-    outputs.push_back(written(Bytes{size * (2_MiB).count}, a_));
-    kept += Bytes{size * (2_MiB).count};
-    void* one = written(Bytes{size * (9_MiB).count}, a_);
-    for (int layer = 0; layer < 4; ++layer) {
-      void* const next = written(Bytes{size * (9_MiB).count}, a_);
-      read(a_, one);
-      free(std::exchange(one, next));
-    }
-    free(one);
-    bound = std::max(bound, kept + Bytes{2 * size * (9_MiB).count});
-    graphs.push_back(end(capture));
-    const double reserved = static_cast<double>(pool.statistics().reserved_bytes.count);
-    EXPECT_LE(reserved, 1.05 * static_cast<double>(bound.count)) << "after capture " << i;
-  }
-  EXPECT_EQ(pool.statistics().graphs, 13u);
-  for (Graph& graph : graphs) {
-    EXPECT_EQ(wrong_reads(graph, 5), 0u);
-    launch(graph, a_);
-  }
-  for (void* const output : outputs) read(a_, output);
-  for (void* const output : outputs) free(output);
-}
-INSTANTIATE_TEST_SUITE_P(All, GraphPoolSizes, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Rising" : "Falling"; });
 
 // A user of it would be waited for by every launch.
 TEST_F(GraphPoolMemory, ABlockThatIsFreedHasNoUsersAndNothingWaitsForThem) {

@@ -38,32 +38,6 @@ class PoolEventsTest : public test::SimGraphs {
   PoolEvents pool_{device_};
 };
 
-TEST_F(PoolEventsTest, AnUnknownEventIsNamed) {
-  const EventHandle event = recorded(a_);
-  ASSERT_TRUE(pool_.destroy_event(event).ok());
-  const std::string name = "no event " + std::to_string(event.value);
-  expect_error(pool_.destroy_event(event), ErrorCode::device, name);
-  expect_error(pool_.record(event, a_), ErrorCode::device, name);
-  expect_error(pool_.record_context(event), ErrorCode::device, name);
-  expect_error(pool_.wait(a_, event), ErrorCode::device, name);
-  expect_error(pool_.query(event), ErrorCode::device, name);
-  expect_error(pool_.synchronize(event), ErrorCode::device, name);
-}
-
-TEST_F(PoolEventsTest, ADeviceThatMakesOrRecordsNoEventIsHeard) {
-  const EventHandle event = *pool_.create_event();
-  for (const DeviceCall call : {DeviceCall::create_event, DeviceCall::record}) {
-    device_.fail(call, 1);
-    EXPECT_FALSE(pool_.record(event, a_).ok()) << name_of(call);
-  }
-  const EventHandle other = *pool_.create_event();
-  device_.fail(DeviceCall::create_event, 1);
-  EXPECT_FALSE(pool_.record_context(other).ok());
-  device_.fail(DeviceCall::record_context, 1);
-  EXPECT_FALSE(pool_.record_context(event).ok());
-  ASSERT_TRUE(pool_.destroy_event(event).ok());
-}
-
 TEST_F(PoolEventsTest, WorkThatIsBeingCapturedIsOverOnceTheCaptureIs) {
   begin(a_);
   pool_.begin();

@@ -44,20 +44,6 @@ const std::string kAny = "from 0 to 18446744073709551615";
 
 std::vector<Program> programs() {
   std::vector<Program> all;
-#ifdef WEIR_STRESS
-  all.push_back({.path = WEIR_STRESS,
-                 .needs = "--simulated",
-                 .numbers = {{"--seed", kAny, {"1.5"}},
-                             {"--seconds", "from 0 to 1000000", {"inf", "1000001"}},
-                             {"--streams", "from 1 to 64", {"0", "65", "1.5"}},
-                             {"--threads", "from 1 to 64", {"0", "65", "1.5"}},
-                             {"--steps", "from 1 to 1000000000", {"0", "1000000001", "1.5"}},
-                             {"--limit", "is not a size from 0 B to 1 PiB", {"2000TiB"}},
-                             {"--max-bytes", "is not a size from 1 B to 1 PiB", {"0", "2000TiB"}},
-                             {"--max-delay-ns", "from 0 to 1000000000", {"1000000001", "1.5"}},
-                             {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
-                 .others = {"--simulated", "--omit-fences"}});
-#endif
 #ifdef WEIR_SOAK
   all.push_back({.path = WEIR_SOAK,
                  .needs = "--threads 1",
@@ -67,7 +53,7 @@ std::vector<Program> programs() {
                              {"--streams-per-minute", "from 0 to 1000000", {"inf", "1000001"}},
                              {"--ordinal", "from 0 to 1023", {"1024", "1.5"}}},
                  .others = {"--cuda", "--fixed-addresses", "--lend-scratch", "--without",
-                            "--plant-leak", "--judge"}});
+                            "--omit-fences", "--plant-leak", "--judge"}});
 #endif
 #ifdef WEIR_SLEEP
   all.push_back({.path = WEIR_SLEEP,

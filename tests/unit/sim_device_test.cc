@@ -250,7 +250,8 @@ TEST(SimMemory, AReleasedHandleIsGoneForNewMappingsButItsMemoryStaysWhileMapped)
   EXPECT_EQ(device.physical_bytes(), 0_B);
 }
 
-// Each refusal names the call, and changes nothing.
+// Beside what the conformance suite asks of every device. Each refusal says why, and changes
+// nothing.
 TEST(SimMemory, WhatADriverRefusesIsRefused) {
   SimDevice device;
   const auto expect_refused = [](const auto& outcome, const std::string& says) {
@@ -263,35 +264,25 @@ TEST(SimMemory, WhatADriverRefusesIsRefused) {
   const PhysicalHandle other = *device.create(2_MiB);
   const Address segment = *device.allocate_segment(4_MiB);
   const std::string multiples = "must be multiples of the granularity";
-  expect_refused(device.reserve(0_B, 2_MiB), multiples);
   expect_refused(device.reserve(3_MiB, 2_MiB), multiples);
   expect_refused(device.reserve(4_MiB, 1_MiB), multiples);
   expect_refused(device.unreserve(room + 2_MiB, 6_MiB), "is not a reservation");
-  expect_refused(device.unreserve(room, 6_MiB), "is not a reservation");
   expect_refused(device.unreserve(segment, 4_MiB), "is not a reservation");
   expect_refused(device.unreserve(page.address, 4_MiB), "has 1 mappings");
-  expect_refused(device.create(0_B), "is not a multiple of the granularity");
   expect_refused(device.create(3_MiB), "is not a multiple of the granularity");
   expect_refused(device.map(room, 2_MiB, PhysicalHandle{4711}), "no handle 4711");
-  expect_refused(device.map(room, 4_MiB, other), "the whole of it must be mapped");
   expect_refused(device.map(room + 1_MiB, 2_MiB, other), "is not aligned");
   expect_refused(device.map(room + 8_MiB, 2_MiB, other), "is not reserved");
   expect_refused(device.map(segment, 2_MiB, other), "is not reserved");
-  expect_refused(device.map(page.address + 2_MiB, 2_MiB, other), "is mapped already");
   ASSERT_TRUE(device.map(room + 2_MiB, 2_MiB, other).ok());
   expect_refused(device.map(room, 4_MiB, page.handle), "is mapped already");
   ASSERT_TRUE(device.unmap(room + 2_MiB, 2_MiB).ok());
-  expect_refused(device.unmap(page.address, 2_MiB), "is not exactly one mapping");
   expect_refused(device.unmap(page.address + 2_MiB, 2_MiB), "is not exactly one mapping");
   expect_refused(device.unmap(segment, 4_MiB), "is not exactly one mapping");
   for (const Bytes size : {2_MiB, 6_MiB}) {
     expect_refused(device.set_access(page.address, size), "is not a row of whole mappings");
   }
-  expect_refused(device.set_access(room, 2_MiB), "is not a row of whole mappings");
-  expect_refused(device.allocate_segment(0_B), "is not a multiple of");
-  expect_refused(device.allocate_segment(3_MiB), "is not a multiple of");
   expect_refused(device.free_segment(segment, 2_MiB), "is no segment");
-  expect_refused(device.free_segment(segment + 2_MiB, 2_MiB), "is no segment");
   expect_refused(device.free_segment(page.address, 4_MiB), "is no segment");
   EXPECT_EQ(device.physical_bytes(), 10_MiB);
   EXPECT_EQ(device.live().handles, 3u);

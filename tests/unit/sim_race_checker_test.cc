@@ -34,39 +34,6 @@ class RaceCheckerTest : public testing::Test {
   std::int64_t time_ = 0;
 };
 
-TEST_F(RaceCheckerTest, WriteAfterUnorderedWriteIsARace) {
-  write(a_, 0, 100);
-  write(b_, 99, 101);
-  ASSERT_EQ(checker_.race_count(), 1u);
-  const Race& race = checker_.races()[0];
-  EXPECT_EQ(race.kind, Race::Kind::conflict);
-  EXPECT_EQ(race.first_stream, 7u);
-  EXPECT_EQ(race.second_stream, 8u);
-  EXPECT_EQ(race.first.address, Address{1000});
-  EXPECT_EQ(race.first.bytes, 100_B);
-  EXPECT_EQ(race.second.address, Address{1099});
-  EXPECT_EQ(race.second.bytes, 2_B);
-  EXPECT_EQ(race.first_time, 1_ns);
-  EXPECT_EQ(race.second_time, 2_ns);
-}
-
-TEST_F(RaceCheckerTest, UnmappingWhatTheHostHasNotSeenCompleteIsReported) {
-  LastUses uses;
-  const Access access{Access::Kind::read, Address{4096}, 512_B};
-  RaceChecker::use(uses, checker_.begin(a_, access, {1}));
-  const VectorClock mark = checker_.mark(a_);
-  checker_.wait(b_, mark);  // an order between streams tells the host nothing
-  checker_.unmap(uses, Address{4096}, 4096_B, {2});
-  ASSERT_EQ(checker_.race_count(), 1u);
-  EXPECT_EQ(checker_.races()[0].kind, Race::Kind::unmapped_in_use);
-  EXPECT_EQ(checker_.races()[0].first_stream, 7u);
-  EXPECT_EQ(checker_.races()[0].second.bytes, 4096_B);
-
-  checker_.host_saw(mark);
-  checker_.unmap(uses, Address{4096}, 4096_B, {3});
-  EXPECT_EQ(checker_.race_count(), 1u);
-}
-
 TEST_F(RaceCheckerTest, TheHostItselfRacesWithWorkThatItHasNotSeenComplete) {
   read(a_, 100, 200);
   write(b_, 200, 300);
@@ -105,23 +72,6 @@ TEST_F(RaceCheckerTest, TheHostRacesOnceWithAnAccessThatLiesInSeveralRanges) {
   for (std::uint64_t i = 0; i < 1000; i += 100) read(b_, i, i + 10);
   checker_.host_touches(page_, 0, 1000, {Access::Kind::read, Address{1000}, 1000_B}, {20});
   EXPECT_EQ(checker_.race_count(), 1u);
-}
-
-TEST_F(RaceCheckerTest, AddsUpRacesOfAnotherBeyondThoseThatAreKept) {
-  RaceChecker other;
-  const StreamIndex first = other.add_stream(1), second = other.add_stream(2);
-  PageStamps page;
-  for (int i = 0; i < 150; ++i) {
-    const Access access{Access::Kind::write, Address{1}, 1_B};
-    other.touch(page, 0, 1, other.begin(i % 2 == 0 ? first : second, access, {i}));
-  }
-  write(a_, 0, 10);
-  write(b_, 0, 10);
-  checker_.add_races_of(other);
-  EXPECT_EQ(checker_.race_count(), 150u);
-  ASSERT_EQ(checker_.races().size(), RaceChecker::kKept);
-  EXPECT_EQ(checker_.races()[0].first_stream, 7u);
-  EXPECT_EQ(checker_.races()[1].first_stream, 1u);
 }
 
 TEST_F(RaceCheckerTest, AStreamThatEndedLeavesItsNumberOnceTheHostHasSeenItsWork) {

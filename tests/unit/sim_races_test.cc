@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "tests/unit/sim_memory_helpers.h"
+#include "tests/unit/sim_graph_fixture.h"
 #include "weir/sim_device.h"
 
 namespace weir {
@@ -18,23 +18,11 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-class SimRaces : public testing::Test {
+class SimRaces : public test::SimGraphs {
  protected:
   void launch(Stream stream, const Access& access, Nanoseconds duration = 10_us) {
-    ASSERT_TRUE(device_.launch(stream, access, duration).ok());
+    touch(stream, access, duration);
   }
-  EventHandle record(Stream stream) {
-    const EventHandle event = *device_.create_event();
-    EXPECT_TRUE(device_.record(event, stream).ok());
-    return event;
-  }
-  void order(Stream earlier, Stream later) {
-    ASSERT_TRUE(device_.wait(later, record(earlier)).ok());
-  }
-
-  SimDevice device_;
-  const Stream a_ = device_.new_stream(), b_ = device_.new_stream(), c_ = device_.new_stream();
-  const MappedPage page_ = new_page(device_);
 };
 
 TEST_F(SimRaces, TwoStreamsWithoutAnEventAreReportedByName) {

@@ -173,8 +173,6 @@ TEST_F(SleepInC, TagsSleepAndWake) {
   ASSERT_EQ(weir_tag_list(allocator_, 0, names.data(), names.size(), &needed), WEIR_OK);
   EXPECT_STREQ(names.data(), "cache\ndefault\nweights\n");
   EXPECT_EQ(needed, sizeof "cache\ndefault\nweights\n");
-  ASSERT_EQ(weir_tag_list(allocator_, 0, names.data(), 4, nullptr), WEIR_OK);
-  EXPECT_STREQ(names.data(), "cac");
 
   void* refused = nullptr;
   EXPECT_EQ(weir_allocate_tagged(allocator_, 1, stream_, 0, "cache", &refused), WEIR_ASLEEP);
@@ -185,15 +183,6 @@ TEST_F(SleepInC, TagsSleepAndWake) {
   EXPECT_EQ(weir_read_asleep(allocator_, 0, weights, 8, nullptr), WEIR_INVALID_ARGUMENT);
   ASSERT_EQ(weir_wake(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
 
-  uint64_t hold = 0;
-  ASSERT_EQ(weir_hold(allocator_, weights, "a library", &hold), WEIR_OK);
-  EXPECT_EQ(weir_sleep(allocator_, 0, nullptr, nullptr), WEIR_INVALID_ARGUMENT);
-  EXPECT_THAT(weir_last_error(), HasSubstr("a library"));
-  weir_residue_t residue = WEIR_RESIDUE_INIT;
-  ASSERT_EQ(weir_residue(allocator_, 0, &residue), WEIR_OK);
-  EXPECT_GE(residue.held_bytes, 8u << 20);
-  EXPECT_GE(residue.weir_bytes, residue.held_bytes);
-  ASSERT_EQ(weir_release_hold(allocator_, weights, hold), WEIR_OK);
   ASSERT_EQ(weir_sleep(allocator_, 0, nullptr, nullptr), WEIR_OK) << weir_last_error();
   weir_wake_options_t keep = WEIR_WAKE_OPTIONS_INIT;
   keep.keep_host_bytes = 1 << 30;
@@ -256,8 +245,11 @@ TEST_F(SleepInC, EachKindOfContentsIsTakenAndNoOther) {
 
 TEST_F(SleepInC, StructuresOfTheWrongSizeAreRefusedAndSmallOnesAreFilledAsFarAsTheyGo) {
   weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
-  --options.size;
-  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+  for (const size_t less : {std::size_t{0}, sizeof options - 1}) {
+    options.size = less;
+    EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
+    EXPECT_THAT(weir_last_error(), HasSubstr("options->size"));
+  }
   // As of a program that was built with a weir.h that has one option more.
   options.size = sizeof(options) + sizeof(const char*);
   EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
@@ -346,15 +338,8 @@ TEST_F(SleepInC, NullIsNamed) {
 TEST_F(SleepInC, WhatIsGivenWrongIsNamed) {
   EXPECT_EQ(weir_sleep(nullptr, 0, nullptr, nullptr), WEIR_INVALID_ARGUMENT);
   weir_sleep_options_t options = WEIR_SLEEP_OPTIONS_INIT;
-  options.contents = 7;
-  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
-  EXPECT_THAT(weir_last_error(), HasSubstr("contents: 7"));
-  options = WEIR_SLEEP_OPTIONS_INIT;
   options.tags_count = 1;
   EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
-  options.size = 0;
-  EXPECT_EQ(weir_sleep(allocator_, 0, &options, nullptr), WEIR_INVALID_ARGUMENT);
-  EXPECT_THAT(weir_last_error(), HasSubstr("options->size"));
   weir_tag_info_t info = WEIR_TAG_INFO_INIT;
   EXPECT_EQ(weir_tag_info(allocator_, 0, "nobody", &info), WEIR_INVALID_ARGUMENT);
   EXPECT_THAT(weir_last_error(), HasSubstr("'nobody'"));

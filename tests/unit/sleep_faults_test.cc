@@ -28,7 +28,6 @@ constexpr std::array kCalls{
 class SleepFaults : public SleepFixture, public testing::WithParamInterface<DeviceCall> {
  protected:
   static DeviceCall tested() { return GetParam(); }
-  Result<SleepReport> sleep() { return heap_->tags().sleep(); }
   // Blocks of every kind: many pages, stitched rows, small ones, a tag, zeros, and a graph.
   void build() {
     heap_->set_limit(600_MiB);
@@ -77,51 +76,26 @@ class SleepFaults : public SleepFixture, public testing::WithParamInterface<Devi
 };
 
 // Whatever comes of it, the program then goes on, forth or back, and has all its bytes in the end.
-TEST_P(SleepFaults, SleepFailsAndGoesOnOrBack) {
+TEST_P(SleepFaults, SleepOrWakeFailsAndGoesOnOrBack) {
   build();
-  std::uint64_t nth = 1, refused = 0;
-  for (bool hit = true; hit && !HasFailure(); ++nth) {
-    device_.fail(tested(), nth);
-    const bool slept = sleep().ok();
-    hit = device_.forget_faults() == 0;
-    refused += slept ? 0 : 1;
-    expect_sound();
-    if (slept || nth % 2 == 0) {
-      ok(sleep());
-      EXPECT_EQ(device_.physical_bytes(), 0_B);
+  for (const bool of_wake : {false, true}) {
+    std::uint64_t nth = 1;
+    for (bool hit = true; hit && !HasFailure(); ++nth) {
+      if (of_wake) ok(heap_->tags().sleep());
+      device_.fail(tested(), nth);
+      const bool done = of_wake ? heap_->tags().wake().ok() : heap_->tags().sleep().ok();
+      hit = device_.forget_faults() == 0;
       expect_sound();
+      if (of_wake ? !done && nth % 2 == 0 : done || nth % 2 == 0) {
+        ok(heap_->tags().sleep());
+        EXPECT_EQ(device_.physical_bytes(), 0_B);
+        expect_sound();
+      }
+      ok(heap_->tags().wake());
+      expect_back();
+      if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
     }
-    ok(heap_->tags().wake());
-    expect_back();
-    if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
   }
-  RecordProperty("faults", static_cast<int>(nth - 2));
-  RecordProperty("refused", static_cast<int>(refused));
-  tear_down_world();
-}
-
-TEST_P(SleepFaults, WakeFailsAndGoesOnOrBack) {
-  build();
-  std::uint64_t nth = 1, refused = 0;
-  for (bool hit = true; hit && !HasFailure(); ++nth) {
-    ok(sleep());
-    EXPECT_EQ(device_.physical_bytes(), 0_B);
-    device_.fail(tested(), nth);
-    const bool woke = heap_->tags().wake().ok();
-    hit = device_.forget_faults() == 0;
-    refused += woke ? 0 : 1;
-    expect_sound();
-    if (!woke && nth % 2 == 0) {
-      ok(sleep());
-      EXPECT_EQ(device_.physical_bytes(), 0_B);
-      expect_sound();
-    }
-    ok(heap_->tags().wake());
-    expect_back();
-    if (HasFailure()) ADD_FAILURE() << name_of(tested()) << " number " << nth;
-  }
-  RecordProperty("faults", static_cast<int>(nth - 2));
-  RecordProperty("refused", static_cast<int>(refused));
   tear_down_world();
 }
 

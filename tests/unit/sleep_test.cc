@@ -4,7 +4,6 @@
 #include <malloc.h>
 #endif
 
-#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -243,38 +242,6 @@ TEST_F(Sleep, AStreamThatIsCapturedRefusesIt) {
   free_all();
 }
 
-TEST_F(Sleep, GraphsReplayAfterwardsWithoutBeingCapturedAgain) {
-  GraphPool pool(*heap_, {.tag = "graphs"});
-  void* const input = written(20_MiB, a_);
-  CaptureScope capture = ok(CaptureScope::begin(pool, a_));
-  void* const scratch = ok(heap_->allocate(50_MiB, a_));
-  EXPECT_TRUE(device_.launch(a_, Writes(scratch, 50_MiB), 10_us).ok());
-  ok(heap_->deallocate(scratch));
-  void* const output = ok(heap_->allocate(20_MiB, a_));
-  const std::array<Access, 2> accesses{Reads(input, 20_MiB), Writes(output, 20_MiB)};
-  EXPECT_TRUE(device_.launch(a_, accesses, 10_us).ok());
-  Graph graph = ok(capture.end());
-  ok(graph.launch(a_));
-  blocks_[output] = {20_MiB, device_.contents(Address::of(output), 20_MiB)};
-  for (int cycle = 0; cycle < 5; ++cycle) {
-    ok(heap_->tags().sleep());
-    EXPECT_EQ(device_.physical_bytes(), 0_B);
-    expect_error(graph.launch(a_), ErrorCode::asleep, "'graphs'");
-    ok(heap_->tags().wake());
-    expect_intact();
-    ok(graph.launch(b_));
-    blocks_[output].contents = device_.contents(Address::of(output), 20_MiB);
-  }
-  // The bytes that the graph alone has: copied, unless they are said to be scratch.
-  EXPECT_GE(ok(heap_->tags().sleep({.tags = {"graphs"}})).copied, 50_MiB);
-  ok(heap_->tags().wake());
-  EXPECT_LE(ok(heap_->tags().sleep({.tags = {"graphs"}, .graph_scratch = false})).copied, 21_MiB);
-  ok(heap_->tags().wake());
-  expect_intact();
-  graph = Graph();
-  free_all();
-}
-
 TEST_F(Sleep, APoolThatIsOpenedForATagThatSleepsIsAsleep) {
   written_in("cache", 1_MiB, a_);
   ok(heap_->tags().sleep({.tags = {"cache"}}));
@@ -283,18 +250,6 @@ TEST_F(Sleep, APoolThatIsOpenedForATagThatSleepsIsAsleep) {
   ok(heap_->tags().wake());
   ok(heap_->deallocate(ok(pool.allocate(1_MiB, a_))));
   free_all();
-}
-
-TEST_F(Sleep, TheCopiesOfAnImmutablePoolGoAfterIt) {
-  auto pool = std::make_unique<GraphPool>(*heap_, GraphPoolOptions{.tag = "cache"});
-  write(ok(pool->allocate(50_MiB, a_)), 50_MiB, a_);
-  ok(heap_->tags().sleep({.contents = SleepContents::immutable}));
-  ok(heap_->tags().wake());
-  EXPECT_GE(device_.live().host_bytes, 50_MiB);
-  free_all();
-  pool.reset();
-  ok(heap_->tags().wake());
-  EXPECT_EQ(device_.live().host_bytes, 0_B);
 }
 
 // Found by the soak: the pool fell asleep with the tag that it had before, and nothing woke it.
@@ -335,50 +290,6 @@ TEST_F(Sleep, TooLittleMemoryIsAnErrorThatSaysWhoHasItAndARetryWorks) {
   expect_sound();
   ok(other.deallocate(theirs));
   ok(other.trim());
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
-TEST_F(Sleep, WhatSleepsIsNotTakenFromTheFreeBytesInAMessage) {
-  written_in("cache", 5_GiB, a_);
-  ok(heap_->tags().sleep({.tags = {"cache"}}));
-  written(1_GiB, a_);
-  expect_error(heap_->allocate(8_GiB, a_), ErrorCode::out_of_memory,
-               "free within pages in use 0 B");
-  ok(heap_->tags().wake());
-  expect_intact();
-  free_all();
-}
-
-TEST_F(Sleep, AWakeWithoutRoomSaysWhatHoldsTheMemory) {
-  heap_->set_limit(1_GiB);
-  GraphPool graphs(*heap_, {.tag = "graphs"});
-  const GraphPool empty(*heap_, {.tag = "empty"});
-  written_in("cache", 600_MiB, a_);
-  ok(heap_->tags().sleep({.tags = {"cache"}}));
-  write(ok(graphs.allocate(300_MiB, b_)), 300_MiB, b_);
-  written(600_MiB, a_);
-  const auto message = [&] {
-    const Result<SleepReport> woke = heap_->tags().wake();
-    EXPECT_FALSE(woke.ok());
-    return woke.ok() ? std::string() : woke.error().message();
-  };
-  const std::string holders = "; Weir holds 600.00 MiB of tag 'default'";
-  const std::string pool =
-      "; Weir holds 300.00 MiB of tag 'graphs' in graph pool " + std::to_string(graphs.id());
-  const std::string end = "; the limit is 1.00 GiB. Free memory, and wake the tag again.";
-  const std::string whole = message();
-  for (const std::string& part : {holders, pool, std::string("; the device has "), end}) {
-    EXPECT_THAT(whole, HasSubstr(part));
-  }
-  EXPECT_THAT(whole, testing::Not(HasSubstr("'empty'")));
-  device_.fail(DeviceCall::memory_info, 1);
-  const std::string without = message();
-  EXPECT_EQ(device_.forget_faults(), 0u);
-  for (const std::string& part : {holders, pool, end}) EXPECT_THAT(without, HasSubstr(part));
-  EXPECT_THAT(without, testing::Not(HasSubstr("the device has")));
-  heap_->set_limit(0_B);
   ok(heap_->tags().wake());
   expect_intact();
   free_all();
@@ -474,16 +385,8 @@ TEST_F(Sleep, OneTagFallsAsleepWhileAnotherWakesInItsPlace) {
   ok(heap_->tags().wake({.tags = {"a"}}));
   const TagInfo b = tag("b");
   EXPECT_EQ(b.state, TagState::asleep);
-  ok(heap_->tags().sleep({.tags = {"a"}, .contents = SleepContents::discard}));
+  ok(heap_->tags().sleep({.tags = {"a"}}));
   ok(heap_->tags().wake({.tags = {"b"}}));
-  for (auto at = blocks_.begin(); at != blocks_.end();) {
-    const bool in_b = heap_->find(at->first)->pool == ok(heap_->tags().pool("b"))->id();
-    if (in_b) {
-      EXPECT_TRUE(device_.contents(Address::of(at->first), at->second.bytes) ==
-                  at->second.contents);
-    }
-    ++at;
-  }
   free_all();
   ok(heap_->tags().wake());
 }
@@ -511,6 +414,20 @@ TEST_F(Sleep, TheCopyOfABlockThatSleepsCanBeRead) {
   expect_error(heap_->tags().host_copy(block, 1_MiB), ErrorCode::invalid_argument, "no copy");
   ok(heap_->tags().wake());
   free_all();
+}
+
+TEST_F(Sleep, ABlockThatWasAllocatedSinceTheSleepHasNoCopy) {
+  void* const x = written(32_MiB, a_);
+  ok(heap_->tags().sleep({.contents = SleepContents::immutable}));
+  ok(heap_->tags().wake());
+  void* const y = ok(heap_->allocate(32_MiB, a_));
+  ASSERT_GT(y, x) << "behind what has a copy";
+  (void)ok(heap_->tags().host_copy(x, 32_MiB));
+  expect_error(heap_->tags().host_copy(y, 32_MiB), ErrorCode::invalid_argument, "");
+  ok(heap_->deallocate(y));
+  free_all();
+  ok(heap_->tags().sleep());
+  ok(heap_->tags().wake());
 }
 
 // By a device whose host memory has bytes: a block in pieces is read piece by piece, each where it

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stress program runs on: a device, and work for it that can tell whether memory was given
-// out wrongly.
+// What random programs run on: a device, and work for it that can tell whether memory was given out
+// wrongly.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "weir/device.h"
 #include "weir/sim_device.h"
 
-namespace weir::stress {
+namespace weir::test {
 
 // A block's bytes are filled with a pattern of their own when written, and compared with it when
 // checked. (On the simulated device the happens-before checker watches instead.)
@@ -49,4 +49,4 @@ class Gpu {
 Result<std::unique_ptr<Gpu>> open_cuda_gpu(int ordinal);
 std::unique_ptr<Gpu> open_sim_gpu(const SimOptions& options = {});
 
-}  // namespace weir::stress
+}  // namespace weir::test

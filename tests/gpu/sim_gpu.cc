@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "tests/stress/gpu.h"
+#include "tests/gpu/gpu.h"
 #include "weir/sim_device.h"
 
-namespace weir::stress {
+namespace weir::test {
 namespace {
 
 constexpr Nanoseconds kKernel = 2_us;  // how long one takes, besides its delay
@@ -57,4 +57,4 @@ std::unique_ptr<Gpu> open_sim_gpu(const SimOptions& options) {
   return std::make_unique<SimGpu>(options);
 }
 
-}  // namespace weir::stress
+}  // namespace weir::test

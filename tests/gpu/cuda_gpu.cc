@@ -7,10 +7,10 @@
 
 #include "pattern/pattern.h"
 #include "pattern/relaxed_capture.h"
-#include "tests/stress/gpu.h"
+#include "tests/gpu/gpu.h"
 #include "weir/cuda_device.h"
 
-namespace weir::stress {
+namespace weir::test {
 namespace {
 
 cudaStream_t handle_of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
@@ -104,4 +104,4 @@ Result<std::unique_ptr<Gpu>> open_cuda_gpu(int ordinal) {
   return std::unique_ptr<Gpu>(std::make_unique<CudaGpu>(std::move(*device), std::move(*kernels)));
 }
 
-}  // namespace weir::stress
+}  // namespace weir::test
