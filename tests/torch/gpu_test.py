@@ -5,7 +5,6 @@ usage: python tests/torch/gpu_test.py      needs PyTorch with CUDA and the Weir 
                                            backend; exit 77 where there is no GPU
 """
 import gc
-import multiprocessing
 import os
 import pickle
 import subprocess
@@ -187,27 +186,6 @@ class Processes(OnAGpu):
         self.assertTrue(bool((tensor == 2).all()) and bool((shifted == 8).all()))
         del tensor, shifted
         torch.cuda.ipc_collect()
-
-    def test_a_forked_child_that_leaves_cuda_alone_ends_well(self):
-        tensor = torch.ones(MIB, device="cuda")
-        child = multiprocessing.get_context("fork").Process(target=gc.collect)
-        child.start()
-        child.join(60)
-        self.assertEqual(child.exitcode, 0)
-        del tensor
-
-    def test_loader_with_workers_and_pinned_memory(self):
-        data = torch.utils.data.TensorDataset(torch.ones(1000, 100))
-        loader = torch.utils.data.DataLoader(data, batch_size=50, num_workers=2, pin_memory=True)
-        total = sum(batch[0].cuda(non_blocking=True).sum().item() for batch in loader)
-        self.assertEqual(total, 100_000)
-
-    def test_exit_with_live_tensors_is_silent(self):
-        self.assertEqual(run("import weir; weir.enable('full'); import torch;"
-                             "kept = torch.ones(1000, device='cuda');"
-                             "graph = torch.cuda.CUDAGraph();"
-                             "torch.cuda.synchronize()"), (0, ""))
-
 
 class Looking(OnAGpu):
     def test_history_has_frames_and_segments_add_up(self):
