@@ -132,7 +132,7 @@ void History::on_event(const Event& event) {
   if (!comes) segments_.erase(event.address);
   std::string lent;
   if (const auto lender = lenders_.find(event.page); lender != lenders_.end()) {
-    const PoolId pool = pool_(lender->second);
+    const c10::MempoolId_t pool = pool_(lender->second);
     lent = "scratch lent by pool (" + std::to_string(pool.first) + ", " +
            std::to_string(pool.second) + ")";
   }

@@ -120,38 +120,6 @@ TEST_F(Backends, AFreeThatWaitsIsForgottenWhenItsPoolGoesBackToAnEarlierState) {
   ASSERT_TRUE(sim(1).destroy_graph(*graph).ok());
 }
 
-TEST_F(Backends, APoolThatIsMadePlainServesPlainMemory) {
-  const Stream own = new_stream(0);
-  const c10::MempoolId_t plain{0, 5}, used{0, 6};
-  const auto segments = [&] { return sim(0).calls(DeviceCall::allocate_segment); };
-  const auto takes = [own](cudaStream_t asking) { return asking == own.handle; };
-  backend_.createOrIncrefPool(0, plain, nullptr);  // as MemPool() does
-  check(backend_.memory(0).pools().make_plain(plain));
-  EXPECT_THAT(check(backend_.memory(0).pools().blocks(plain)), testing::IsEmpty());
-  check(backend_.memory(0).pools().make_plain(plain));  // it is already
-  EXPECT_EQ(backend_.getPoolUseCount(0, plain), 1);
-  check(backend_.memory(0).pools().begin(plain, takes, own));
-  void* const block = backend_.memory(0).allocate(40_MiB, own);
-  check(backend_.memory(0).pools().end(plain));
-  EXPECT_EQ(segments(), 1u);
-  void* const paged = backend_.memory(0).allocate(40_MiB, own);
-  EXPECT_EQ(segments(), 1u);
-  const auto all = backend_.memory(0).segments(plain);
-  ASSERT_EQ(all.size(), 1u);
-  EXPECT_EQ(all[0].total_size, (40_MiB).count);
-  EXPECT_EQ(all[0].owner_private_pool_id, plain);
-
-  backend_.createOrIncrefPool(0, used, nullptr);
-  check(backend_.memory(0).pools().begin(used, takes, own));
-  EXPECT_THROW(check(backend_.memory(0).pools().make_plain(used)), c10::Error);
-  backend_.raw_delete(backend_.memory(0).allocate(1_MiB, own));
-  check(backend_.memory(0).pools().end(used));
-  EXPECT_THROW(check(backend_.memory(0).pools().make_plain(used)), c10::Error);
-
-  for (void* const each : {block, paged}) backend_.raw_delete(each);
-  for (const c10::MempoolId_t& pool : {plain, plain, used, used}) backend_.releasePool(0, pool);
-}
-
 TEST_F(Backends, ADeviceThatIsOpenedLaterHasWhatWasSetBefore) {
   using native::TraceEntry;
   EXPECT_TRUE(backend_.isEnabled());

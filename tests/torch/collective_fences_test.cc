@@ -47,35 +47,6 @@ class CollectiveFencesOf : public WithCollectives {
   }
 };
 
-TEST_F(CollectiveFencesOf, MemoryServesTheNextRequestAtOnceBehindTheOperation) {
-  void* const block = allocate(kBytes);
-  write(block, kBytes);
-  (void)all_reduce(block, 5_ms);
-  backend_.raw_delete(block);
-  void* const next = allocate(kBytes);
-  EXPECT_EQ(next, block);
-  write(next, kBytes);
-  EXPECT_GT(sim_.stream_waited(compute_), 4_ms);
-  EXPECT_EQ(fences_.fenced(), 1u);
-  backend_.raw_delete(next);
-}
-
-// PyTorch's own Work made the stream wait.
-TEST_F(CollectiveFencesOf, AStreamThatIsSaidToHaveWaitedTakesTheMemoryWithoutAWait) {
-  void* const block = allocate(kBytes);
-  write(block, kBytes);
-  all_reduce(block, 5_ms)->join();
-  ASSERT_TRUE(fence_.has_value());
-  fences_.note_waited(0, *fence_);
-  backend_.raw_delete(block);
-  const std::uint64_t waits = sim_.calls(DeviceCall::wait);
-  void* const next = allocate(kBytes);
-  EXPECT_EQ(next, block);
-  write(next, kBytes);
-  EXPECT_EQ(sim_.calls(DeviceCall::wait), waits);
-  backend_.raw_delete(next);
-}
-
 // Less is known then: whoever gets the memory waits once more.
 TEST_F(CollectiveFencesOf, AWaitThatCantBeNotedFailsNoCall) {
   void* const block = allocate(kBytes);
@@ -91,25 +62,6 @@ TEST_F(CollectiveFencesOf, AWaitThatCantBeNotedFailsNoCall) {
   backend_.raw_delete(next);
 }
 
-// PyTorch #188655: made on one stream, reduced and waited for on another, dropped.
-TEST_F(CollectiveFencesOf, AWaitOnAnotherStreamThanTheTensorsIsRight) {
-  const Stream side = streams_.add();
-  void* const block = allocate(kBytes);
-  write(block, kBytes);
-  FakeCommunicator::End made(sim_, streams_);
-  made.record(compute_);
-  streams_.set_current(side);
-  made.join();
-  const auto work = all_reduce(block, 5_ms);
-  work->join();
-  backend_.raw_delete(block);
-  streams_.set_current(compute_);
-  void* const next = allocate(kBytes);
-  EXPECT_EQ(next, block);
-  write(next, kBytes);
-  backend_.raw_delete(next);
-}
-
 TEST_F(CollectiveFencesOf, MemoryOfAnOperationWaitsForNoLaterOneOfItsStream) {
   void* const first = allocate(kBytes);
   void* const second = allocate(kBytes);
@@ -122,29 +74,6 @@ TEST_F(CollectiveFencesOf, MemoryOfAnOperationWaitsForNoLaterOneOfItsStream) {
   EXPECT_LT(sim_.stream_waited(compute_), 10_ms);
   backend_.raw_delete(next);
   backend_.raw_delete(second);
-}
-
-// all_gather into a list: PyTorch gathers into a tensor of its own, which it drops with the rest.
-TEST_F(CollectiveFencesOf, BlocksThatTheOperationAllocatesAreFencedToo) {
-  void* const input = allocate(kBytes);
-  write(input, kBytes);
-  Operation operation;
-  operation.memory.push_back(input);
-  Operation::begin(operation);
-  void* const flat = allocate(kBytes);
-  const auto end = communicator_.queue({Reads(input, kBytes), Writes(flat, kBytes)}, 5_ms);
-  Operation::end(operation);
-  void* const later = allocate(kBytes);  // none of the operation's
-  fences_.fence(key(), operation, [&] {
-    end->join();
-    backend_.raw_delete(flat);  // as its Work lets go of it
-  });
-  EXPECT_THAT(operation.allocated, testing::ElementsAre(flat));
-  backend_.raw_delete(later);
-  void* const next = allocate(kBytes);
-  write(next, kBytes);
-  backend_.raw_delete(next);
-  backend_.raw_delete(input);
 }
 
 // PyTorch calls record_stream() for operations between two ranks, which would hold the memory until
@@ -321,7 +250,7 @@ class ScenarioC : public CollectiveFencesOf {
 
   static constexpr int kLayers = 8;
   // Milliseconds that a step takes.
-  double run(bool reduces) {
+  double run() {
     std::vector<void*> weights;
     for (int i = 0; i < kLayers; ++i) weights.push_back(allocate(kBytes * 2));
     void* const input = allocate(kBytes);
@@ -336,7 +265,7 @@ class ScenarioC : public CollectiveFencesOf {
         x = next;
         void* const y = allocate(kBytes);
         write(y, kBytes, 50_us);
-        if (reduces) (void)all_reduce(y, 500_us);
+        (void)all_reduce(y, 500_us);
         backend_.raw_delete(y);
         sim_.advance(60_us);
       }
@@ -359,13 +288,8 @@ class ScenarioC : public CollectiveFencesOf {
 };
 
 TEST_F(ScenarioC, HoldsNoMoreThanWhatIsInFlightAtTheSpeedOfTheLayersAlone) {
-  EXPECT_LT(run(/*reduces=*/true), 6.8 * 1.02);  // eight times 850 us
+  EXPECT_LT(run(), 6.8 * 1.02);  // eight times 850 us
   EXPECT_LE(beyond_the_weights(), 480_MiB);
-}
-
-TEST_F(ScenarioC, WithoutAllReducesHoldsLittleLess) {
-  EXPECT_LT(run(/*reduces=*/false), 6.8 * 1.02);
-  EXPECT_LE(beyond_the_weights(), 288_MiB);
 }
 
 // --- Captures.

@@ -29,10 +29,11 @@ if torch is None or not torch.cuda.device_count() or not torch.distributed.is_nc
 
 GPUS = min(torch.cuda.device_count(), 2)
 MIB = 1 << 20
+SCENARIOS = pathlib.Path(__file__).parents[2] / "bench" / "scenarios" / "run"
 
 # What each program begins with. RANK and WORLD_SIZE are its own; `begin("native")` is PyTorch alone.
 BEGIN = """
-import datetime, gc, json, os, resource, signal, sys, threading, time
+import datetime, gc, json, os, signal, sys, threading, time
 import torch, torch.distributed as dist
 MIB = 1 << 20
 SPIN = 200_000_000  # cycles: 0.1 s
@@ -141,7 +142,7 @@ class Memory(unittest.TestCase):
     def test_scenario_c_holds_what_is_in_flight(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "c.json")
-            done = subprocess.run([sys.executable, "-m", "weir", "scenario", "C", "--json", path],
+            done = subprocess.run([sys.executable, SCENARIOS, "C", "--json", path],
                                   text=True, capture_output=True, timeout=1500, check=False)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             rows = [row for row in json.loads(path.read_text())["rows"] if row["keep"] == "dropped"]
@@ -165,81 +166,8 @@ finish(gone=before - torch.cuda.memory_allocated(), operations=operations())
         self.assertEqual(said["gone"], 128 * MIB)
         self.assertEqual(said["operations"], 1)
 
-    def test_switched_off_pytorch_keeps_them(self):
-        said = run(HELD_UP + """
-begin()
-y, out = full(1), full(0, 64 * world)
-before = torch.cuda.memory_allocated()
-work = held_up(lambda: dist.all_gather_into_tensor(out, y, async_op=True))
-del y, out, work
-finish(gone=before - torch.cuda.memory_allocated(), operations=operations())
-""", WEIR_C10D="0")
-        self.assertEqual(said, {"gone": 0, "operations": 0})
-
-    def test_100_000_operations_leave_nothing_behind(self):
-        said = run("""
-begin()
-def round(count):
-    for _ in range(count):
-        dist.all_reduce(torch.empty(4 * MIB, device="cuda", dtype=torch.uint8), async_op=True)
-    torch.cuda.synchronize()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, torch.cuda.memory_reserved(),
-            torch.cuda.memory_allocated())
-first = round(20_000)
-last = round(80_000)
-finish(first=first, last=last, operations=operations())
-""")
-        self.assertGreaterEqual(said["operations"], 100_000)
-        self.assertLess(said["last"][0] - said["first"][0], 20_000)  # KiB
-        self.assertEqual(said["last"][1:], said["first"][1:])
-
 
 class Data(unittest.TestCase):
-    def test_a_wait_on_another_stream_than_the_tensors(self):
-        """PyTorch #188655: what the default stream makes next must not be written by the operation."""
-        for waits in (0, 1, 2):
-            with self.subTest(waits=waits):
-                said = run(HELD_UP + f"""
-begin()
-wrong = 0
-for i in range(20):
-    y, out = full(7), full(0, 64 * world)
-    def queue():
-        work = dist.all_gather_into_tensor(out, y, async_op=True)
-        for _ in range({waits}):
-            work.wait()
-    held_up(queue)
-    del y, out
-    next = [full(3) for _ in range(4)]
-    side.synchronize()
-    torch.cuda.synchronize()
-    wrong += sum(not whole(each, 3) for each in next)
-    del next
-finish(wrong=wrong)
-""")
-                self.assertEqual(said["wrong"], 0)
-
-    def test_a_work_that_another_thread_waits_for(self):
-        said = run(HELD_UP + """
-begin()
-wrong = 0
-for i in range(20):
-    y, out = full(i), full(-1, 64 * world)
-    work = held_up(lambda: dist.all_gather_into_tensor(out, y, async_op=True))
-    results = []
-    def wait():
-        torch.cuda.set_device(rank)
-        work.wait()
-        results.append(out[: MIB].clone())
-    thread = threading.Thread(target=wait)
-    thread.start()
-    thread.join()
-    torch.cuda.synchronize()
-    wrong += not whole(results[0], i)
-finish(wrong=wrong)
-""")
-        self.assertEqual(said["wrong"], 0)
-
     def test_lists_are_gathered_and_scattered_through_tensors_of_pytorchs_own(self):
         said = run(HELD_UP + """
 begin()
@@ -362,45 +290,6 @@ finish(queued=queued, waited=waited, whole=whole(out, 5))
 
 
 TRAIN = """
-begin(os.environ["SIDE"])
-torch.use_deterministic_algorithms(True)
-torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
-if os.environ["WRAP"] == "ddp":
-    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=8)
-else:
-    from torch.distributed.fsdp import fully_shard
-    for layer in model:
-        fully_shard(layer)
-    fully_shard(model)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-losses = []
-torch.manual_seed(rank)
-for _ in range(20):
-    loss = model(torch.randn(512, 2048, device="cuda")).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(loss.item().hex())
-finish(losses=losses, peak=torch.cuda.max_memory_reserved())
-"""
-
-
-class Training(unittest.TestCase):
-    def test_ddp_and_fsdp2_have_the_losses_of_native(self):
-        for wrap in ("ddp", "fsdp2"):
-            with self.subTest(wrap):
-                environment = {"WRAP": wrap, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-                native = run(TRAIN, GPUS, SIDE="native", **environment)
-                without = run(TRAIN, GPUS, SIDE="Weir", WEIR_C10D="0", **environment)
-                weir = run(TRAIN, GPUS, SIDE="Weir", **environment)
-                self.assertEqual(weir["losses"], native["losses"])
-                print(f"{wrap}, {GPUS} GPUs: reserved at most, native {native['peak'] / MIB:.0f} MiB, Weir "
-                      f"without {without['peak'] / MIB:.0f}, with {weir['peak'] / MIB:.0f}")
-                self.assertLessEqual(weir["peak"], without["peak"] * 1.01)
-
-
-MORE_TRAINING = """
 import shutil
 side, wrap = os.environ["SIDE"], os.environ["WRAP"]
 begin(side)
@@ -408,7 +297,14 @@ torch.use_deterministic_algorithms(True)
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
 after_backward = lambda: None
-if wrap == "fsdp1":
+if wrap == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=4)
+elif wrap == "fsdp2":
+    from torch.distributed.fsdp import fully_shard
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+elif wrap == "fsdp1":
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
     model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
@@ -453,13 +349,13 @@ finish(losses=losses, operations=operations() if side == "Weir" else 0)
 ASYNCHRONOUS = {"hook": 1, "tensor_parallel": 2, "functional": 1, "compiled": 1}
 
 
-class MoreTraining(unittest.TestCase):
+class Training(unittest.TestCase):
     def test_the_losses_are_those_of_native(self):
-        for wrap in ("fsdp1", "hook", "tensor_parallel", "functional", "compiled"):
+        for wrap in ("ddp", "fsdp2", "fsdp1", "hook", "tensor_parallel", "functional", "compiled"):
             with self.subTest(wrap):
                 environment = {"WRAP": wrap, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-                native = run(MORE_TRAINING, GPUS, SIDE="native", **environment)
-                weir = run(MORE_TRAINING, GPUS, SIDE="Weir", **environment)
+                native = run(TRAIN, GPUS, SIDE="native", **environment)
+                weir = run(TRAIN, GPUS, SIDE="Weir", **environment)
                 print(f"{wrap}, {GPUS} GPUs: {weir['operations']} operations got a fence")
                 self.assertEqual(weir["losses"], native["losses"])
                 if ASYNCHRONOUS.get(wrap, GPUS + 1) <= GPUS:
@@ -527,23 +423,6 @@ class FirstOperation(unittest.TestCase):
         # What the communicator takes is NCCL's: of PyTorch's memory it is as much whoever makes it.
         self.assertEqual(rows["all_reduce"]["global"]["memory"],
                          rows["all_reduce, with device_id"]["global"]["memory"])
-
-    def test_fails_without_weirs_kernels(self):
-        code = """
-begin(os.environ["SIDE"])
-group = dist.new_group(list(range(world)))
-x = full(1)
-print(json.dumps(error_of(lambda: captured(group, x))), flush=True)
-os._exit(0)
-"""
-        before = """
-def captured(group, x):
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        dist.all_reduce(x, group=group)
-"""
-        for environment in ({"SIDE": "native"}, {"SIDE": "Weir", "WEIR_C10D": "0"}):
-            with self.subTest(**environment):
-                self.assertIsNotNone(run(before + code, GPUS, **environment))
 
 
 @unittest.skipIf(GPUS < 2, "a rank of two")
@@ -673,23 +552,6 @@ os._exit(0)
 
 
 class Program(unittest.TestCase):
-    def test_groups_and_backends_are_pytorchs_own_and_works_say_what_theirs_say(self):
-        said = run("""
-begin(device_id=torch.device("cuda", rank))
-backend = dist.group.WORLD._get_backend(torch.device("cuda"))
-late = dist.new_group(list(range(world)))
-split = dist.split_group(dist.group.WORLD, [list(range(world))])
-before = operations()
-y = full(1)
-works = [dist.all_reduce(y, group=group, async_op=True) for group in (None, late, split)]
-for work in works:
-    work.wait()
-finish(own=isinstance(backend, dist.ProcessGroupNCCL),
-       result=works[0].result()[0].data_ptr() == y.data_ptr(), operations=operations() - before,
-       future=works[0].get_future().wait()[0].data_ptr() == y.data_ptr())
-""")
-        self.assertEqual(said, {"own": True, "result": True, "operations": 3, "future": True})
-
     def test_the_group_may_be_destroyed_or_aborted_with_operations_on_their_way(self):
         for end in ("destroy_process_group", "distributed_c10d._abort_process_group"):
             with self.subTest(end):

@@ -120,17 +120,6 @@ TEST_F(DeviceMemories, APoolServesWhatItsFilterTakesAndIsNamedInSegments) {
   EXPECT_EQ(sums().total, 0u);
 }
 
-TEST_F(DeviceMemories, APoolThatIsNotThereIsNamed) {
-  EXPECT_THROW(check(memory_.pools().release({4, 5})), c10::Error);
-  EXPECT_THROW(check(memory_.pools().end({4, 5})), c10::Error);
-  try {
-    (void)check(memory_.pools().blocks({4, 5}));
-    ADD_FAILURE();
-  } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("no memory pool (4, 5)"));
-  }
-}
-
 TEST_F(DeviceMemories, HistoryHasWhatHappenedInOrderAndNoMoreThanItMay) {
   memory_.history().set({.enabled = true, .most_entries = 100}, false);
   constexpr Bytes kAsked = 3_MiB + 5_B;
@@ -670,17 +659,6 @@ TEST_F(DeviceMemories, APoolThatCantBeBegunHasNoUser) {
     check(memory_.pools().release(pool));
   }
   EXPECT_THROW(check(memory_.pools().release(pool)), c10::Error);
-}
-
-TEST_F(DeviceMemories, RecordedStreamsHoldMemoryBackFromOthersOnly) {
-  void* const block = memory_.allocate(8_MiB, a_);
-  ASSERT_TRUE(device_.launch(b_, Writes(block, 8_MiB), 5_ms).ok());
-  EXPECT_TRUE(memory_.record_stream(block, b_));
-  EXPECT_TRUE(memory_.deallocate(block));
-  void* const next = memory_.allocate(8_MiB, a_);
-  ASSERT_TRUE(device_.launch(a_, Writes(next, 8_MiB), 1_ms).ok());
-  EXPECT_TRUE(memory_.deallocate(next));
-  EXPECT_FALSE(memory_.record_stream(this, b_));
 }
 
 }  // namespace

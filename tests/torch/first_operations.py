@@ -70,11 +70,6 @@ def all_reduce(rank, world):
 
 
 @operation
-def all_reduce_async(rank, world):
-    return reducing(rank, world, lambda x: dist.all_reduce(x, async_op=True).wait())
-
-
-@operation
 def functional_all_reduce(rank, world):
     from torch.distributed import _functional_collectives as functional
     return reducing(rank, world, lambda x: x.copy_(functional.wait_tensor(
@@ -118,13 +113,6 @@ def two_new_groups(rank, world):
     return fill, captured, lambda k: same(x, total(world, k)) and same(y, 2 * total(world, k))
 
 
-@operation
-def broadcast(rank, world):
-    x = new()
-    return (lambda k: x.fill_(value(rank, k)), lambda: dist.broadcast(x, 0),
-            lambda k: same(x, value(0, k)))
-
-
 def gathered(out, world, k):
     return all(same(part, value(each, k)) for each, part in enumerate(out.chunk(world)))
 
@@ -134,20 +122,6 @@ def all_gather_into_tensor(rank, world):
     x, out = new(), new(count=COUNT * world)
     return (lambda k: x.fill_(value(rank, k)), lambda: dist.all_gather_into_tensor(out, x),
             lambda k: gathered(out, world, k))
-
-
-@operation
-def all_gather(rank, world):
-    x, out = new(), [new() for _ in range(world)]
-    return (lambda k: x.fill_(value(rank, k)), lambda: dist.all_gather(out, x),
-            lambda k: all(same(part, value(each, k)) for each, part in enumerate(out)))
-
-
-@operation
-def reduce_scatter_tensor(rank, world):
-    x, out = new(count=COUNT * world), new()
-    return (lambda k: x.fill_(value(rank, k)), lambda: dist.reduce_scatter_tensor(out, x),
-            lambda k: same(out, total(world, k)))
 
 
 @operation

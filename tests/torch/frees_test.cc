@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -44,42 +43,20 @@ TEST(Frees, EachBlockIsReturnedToOneThreadOnce) {
   EXPECT_EQ(device.live().events, 0u);
 }
 
-TEST(Frees, ABlockWithoutUsersNeedNotWaitAndAnErrorIsReportedOnce) {
+// Whichever call the device refuses, at the free or when it is looked at again.
+TEST(Frees, AFreeThatFailsIsReportedOnceAndForgotten) {
   SimDevice device;
   const Stream user = device.new_stream();
   Frees frees;
   int block = 0;
-  EXPECT_FALSE(frees.defer(&block));
-  frees.add_user(&block, device, user);
-  ASSERT_TRUE(device.launch(user, 5_ms).ok());
-  EXPECT_TRUE(frees.defer(&block));
-  EXPECT_TRUE(frees.is_waiting(&block));
-  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
-  device.fail(DeviceCall::query, 1);
-  EXPECT_THAT(frees.take_done(), testing::IsEmpty());
-  EXPECT_FALSE(frees.is_waiting(&block));
-  ASSERT_TRUE(frees.any());
-  EXPECT_EQ(frees.take_failure()->code(), ErrorCode::device);
-  EXPECT_FALSE(frees.any());
-}
-
-TEST(Frees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
-  SimDevice device;
-  const Stream user = device.new_stream();
-  Frees frees;
-  int block = 0;
-  for (int i = 0; i < 2; ++i) frees.add_user(&block, device, user);
-  EXPECT_TRUE(frees.any());
-  EXPECT_FALSE(frees.is_waiting(&block));
-  EXPECT_TRUE(frees.defer(&block));
-  EXPECT_EQ(device.calls(DeviceCall::record), 1u);
-  EXPECT_THAT(frees.wait_and_take_done(), testing::SizeIs(1));
-  EXPECT_FALSE(frees.is_waiting(&block));
-  for (const DeviceCall call :
-       {DeviceCall::capture_info, DeviceCall::create_event, DeviceCall::record}) {
+  EXPECT_FALSE(frees.defer(&block)) << "it has no users";
+  for (const DeviceCall call : {DeviceCall::capture_info, DeviceCall::create_event,
+                                DeviceCall::record, DeviceCall::query}) {
     frees.add_user(&block, device, user);
+    ASSERT_TRUE(device.launch(user, 5_ms).ok());
     device.fail(call, 1);
     EXPECT_TRUE(frees.defer(&block));
+    EXPECT_THAT(frees.take_done(), testing::IsEmpty());
     EXPECT_FALSE(frees.is_waiting(&block));
     ASSERT_TRUE(frees.any());
     EXPECT_EQ(frees.take_failure()->code(), ErrorCode::device);
@@ -88,25 +65,17 @@ TEST(Frees, AStreamIsWaitedForOnceAndAFreeThatFailsIsForgotten) {
   frees.add_user(&block, device, user);
   frees.forget(&block);
   EXPECT_FALSE(frees.any());
-  EXPECT_FALSE(frees.defer(&block));
   EXPECT_EQ(device.live().events, 0u);
 }
 
-TEST(Frees, TheFirstIsToldOnceWithTheNumberOfThoseAfterIt) {
+TEST(Frees, OfSeveralFailuresTheFirstIsToldAndTheOthersAreCounted) {
   Frees frees;
   int block = 0;
-  EXPECT_FALSE(frees.any());
-  EXPECT_FALSE(frees.take_failure().has_value());
-  const auto note = [&](const char* what) { frees.note_failed(&block, {ErrorCode::device, what}); };
-  note("first");
-  EXPECT_TRUE(frees.any());
+  for (const char* const what : {"second", "third", "fourth"}) {
+    frees.note_failed(&block, {ErrorCode::device, what});
+  }
   EXPECT_THAT(frees.take_failure()->message(),
-              testing::EndsWith("and its memory stays in use: first"));
-  EXPECT_FALSE(frees.any());
-  for (const char* const what : {"second", "third", "fourth"}) note(what);
-  const std::optional<Error> told = frees.take_failure();
-  EXPECT_EQ(told->code(), ErrorCode::device);
-  EXPECT_THAT(told->message(), testing::EndsWith("second (and 2 later frees failed)"));
+              testing::AllOf(testing::HasSubstr("second"), testing::HasSubstr("2 later")));
   EXPECT_FALSE(frees.take_failure().has_value());
 }
 

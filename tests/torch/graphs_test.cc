@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captures as PyTorch makes them, on a simulated device: streams of its own, a filter that knows
-// the capture, and a backward pass in a thread of its own.
+// Captures as PyTorch makes them, on a simulated device: streams of its own, and a filter that
+// knows the capture.
 #include <c10/cuda/CUDAGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/torch/fake_runtime.h"
 #include "tests/torch/fake_source.h"
-#include "tests/training_step.h"
 #include "torch/backend.h"
 #include "weir/sim_device.h"
 
@@ -27,16 +24,15 @@ namespace {
 using c10::cuda::CUDAStream;
 using c10::cuda::CUDAStreamGuard;
 
-enum class WarmUp { none, on_the_capture_stream, on_another_stream };
-
 class OnSimDevice : public testing::Test {
  protected:
   // PyTorch makes its streams once in a process, so all tests' devices have the same.
   static constexpr std::size_t kMostStreams = 512;
   static constexpr c10::MempoolId_t kPool{0, 7};
 
-  explicit OnSimDevice(GraphScratch scratch)
-      : allocator_(one_device(), Config{.trust = Trust::context, .graph_scratch = scratch}) {
+  OnSimDevice()
+      : allocator_(one_device(),
+                   Config{.trust = Trust::context, .graph_scratch = GraphScratch::lend}) {
     for (std::size_t i = 0; i < kMostStreams; ++i) made_.push_back(device_.new_stream());
     fake_runtime() = {};
     fake_runtime().make_stream = [this, next = std::size_t{0}]() mutable {
@@ -62,35 +58,6 @@ class OnSimDevice : public testing::Test {
     ADD_FAILURE() << "no stream of PyTorch's";
     return {};
   }
-  test::TrainingStep new_step() {
-    return {[this](Bytes bytes) {
-              void* const block = backend_.raw_alloc(bytes.count);
-              const Stream current = of_device(c10::cuda::getCurrentCUDAStream(0));
-              EXPECT_TRUE(device_.launch(current, Writes(block, bytes), 1_us).ok());
-              return block;
-            },
-            [this](void* block) { backend_.raw_delete(block); }};
-  }
-  void run(test::TrainingStep& step, CUDAStream stream) {
-    const CUDAStreamGuard current(stream);
-    step.forward();
-    std::thread autograd([&] {
-      const CUDAStreamGuard of_forward(stream);
-      step.backward();
-    });
-    autograd.join();
-  }
-  // torch.cuda.use_mem_pool: requests of this thread.
-  void warm_up(CUDAStream stream) {
-    test::TrainingStep step = new_step();
-    const std::thread::id me = std::this_thread::get_id();
-    backend_.beginAllocateToPool(0, kPool,
-                                 [me](cudaStream_t) { return std::this_thread::get_id() == me; });
-    run(step, stream);
-    backend_.endAllocateToPool(0, kPool);
-    step.drop_gradients();
-    device_.finish();
-  }
   // torch.cuda.graph.
   GraphHandle capture(CUDAStream stream, const std::function<void()>& work) {
     device_.finish();
@@ -110,62 +77,18 @@ class OnSimDevice : public testing::Test {
     backend_.endAllocateToPool(0, kPool);
     return graph.ok() ? *graph : GraphHandle{};
   }
-  // What a snapshot says of the pool.
-  double held() {
-    std::size_t held = 0;
-    for (const auto& segment : backend_.memory(0).segments(kPool)) held += segment.total_size;
-    return static_cast<double>(held);
-  }
-
   weir::Allocator allocator_;
   SimDevice& device_ = dynamic_cast<SimDevice&>(allocator_.device(0));
   Backend backend_{allocator_};
   std::vector<Stream> made_;
 };
 
-class Graphs : public OnSimDevice, public testing::WithParamInterface<WarmUp> {
- protected:
-  Graphs() : OnSimDevice(GraphScratch::keep) {}
-};
-
-TEST_P(Graphs, OfATrainingStepHoldWhatItsCaptureNeedsWhateverTheWarmUp) {
-  const CUDAStream stream = c10::cuda::getStreamFromPool(false, 0);
-  const CUDAStream other = c10::cuda::getStreamFromPool(false, 0);
-  backend_.createOrIncrefPool(0, kPool, nullptr);
-  if (GetParam() != WarmUp::none) {
-    warm_up(GetParam() == WarmUp::on_the_capture_stream ? stream : other);
-  }
-  test::TrainingStep step = new_step();
-  const GraphHandle graph = capture(stream, [&] { run(step, stream); });
-  EXPECT_LE(held(), 1.005 * static_cast<double>(step.peak().count));
-  const ExecutableHandle executable = *device_.instantiate(graph);
-  EXPECT_TRUE(device_.destroy_graph(graph).ok());
-  EXPECT_TRUE(device_.launch_graph(executable, of_device(other)).ok());
-  device_.finish();
-  step.drop_gradients();
-  backend_.releasePool(0, kPool);  // the capture's
-  backend_.releasePool(0, kPool);
-  EXPECT_TRUE(device_.destroy_executable(executable).ok());
-}
-
-std::string name_of(const testing::TestParamInfo<WarmUp>& info) {
-  constexpr std::array kNames = {"None", "OnTheCaptureStream", "OnAnotherStream"};
-  return kNames[static_cast<std::size_t>(info.param)];
-}
-
-INSTANTIATE_TEST_SUITE_P(WarmUps, Graphs,
-                         testing::Values(WarmUp::none, WarmUp::on_the_capture_stream,
-                                         WarmUp::on_another_stream),
-                         name_of);
-
 // Requests of stream_ are captured, those of other_ eager.
 class GraphsThatLendScratch : public OnSimDevice {
  protected:
   static constexpr Bytes kScratch = 64_MiB, kEager = 60_MiB;
 
-  GraphsThatLendScratch() : OnSimDevice(GraphScratch::lend) {
-    backend_.createOrIncrefPool(0, kPool, nullptr);
-  }
+  GraphsThatLendScratch() { backend_.createOrIncrefPool(0, kPool, nullptr); }
   void TearDown() override {
     device_.finish();
     for (const ExecutableHandle each : executables_) {
@@ -219,15 +142,6 @@ class GraphsThatLendScratch : public OnSimDevice {
   const CUDAStream other_ = c10::cuda::getStreamFromPool(false, 0);
   std::vector<ExecutableHandle> executables_;
 };
-
-TEST_F(GraphsThatLendScratch, ServeEagerWorkBetweenReplaysFromIt) {
-  const ExecutableHandle step = graph();
-  replay(step);
-  for (int round = 0; round < 3; ++round) {
-    EXPECT_FALSE(takes_new_memory()) << "round " << round;
-    replay(step);
-  }
-}
 
 TEST_F(GraphsThatLendScratch, LeaveABlockAloneThatLivesAcrossAReplay) {
   const ExecutableHandle step = graph();

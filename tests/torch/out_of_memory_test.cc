@@ -18,7 +18,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 // A device, and Weir on it.
@@ -105,37 +104,6 @@ TEST(OutOfMemory, GraphsThatAreNeverDestroyedKeepNoMemoryOnceTheyAreReleased) {
   ASSERT_TRUE(gpu.device.destroy_graph(leaked).ok());
 }
 
-// Blocks that leave much of their pages free, in pieces that cannot be joined.
-void expect_free_ends(ReusePolicy policy, bool helps) {
-  Gpu gpu(64_MiB, {.reuse = policy});
-  const Stream other = gpu.device.new_stream();
-  std::vector<void*> blocks;
-  for (int i = 0; i < 8; ++i) {
-    blocks.push_back(gpu.memory.allocate(1_MiB + 4_KiB, other));
-    blocks.push_back(gpu.memory.allocate(1_MiB, other));
-  }
-  for (std::size_t i = 1; i < blocks.size(); i += 2) {
-    EXPECT_TRUE(gpu.memory.deallocate(blocks[i]));
-  }
-  const std::string message = gpu.message(50_MiB);
-  EXPECT_THAT(message,
-              HasSubstr(" is free within pages in use, in pieces that this request cannot use."));
-  EXPECT_THAT(message, Not(HasSubstr("WEIR_REUSE=wait")));
-  void* const rest = gpu.memory.allocate(44_MiB, gpu.stream);
-  const std::string near = gpu.message(6_MiB);
-  EXPECT_EQ(near.find("WEIR_REUSE=wait") != std::string::npos, helps) << near;
-  EXPECT_TRUE(gpu.memory.deallocate(rest));
-  for (std::size_t i = 0; i < blocks.size(); i += 2) {
-    EXPECT_TRUE(gpu.memory.deallocate(blocks[i]));
-  }
-}
-
-TEST(OutOfMemory, FreePiecesOfPagesInUseAreNamed) { expect_free_ends(ReusePolicy::balanced, true); }
-
-TEST(OutOfMemory, APolicyThatIsSetAlreadyIsNotRecommended) {
-  expect_free_ends(ReusePolicy::wait, false);
-}
-
 // --- The text alone.
 
 // A GPU of 1600 MiB, of which Weir holds `reserved` and nobody else has any.
@@ -171,23 +139,6 @@ TEST(OutOfMemory, SizesAreWrittenAsPyTorchWritesThem) {
     EXPECT_THAT(message_of(shortage(bytes, 0_B)),
                 HasSubstr(std::string("Tried to allocate ") + text + ". GPU 0"));
   }
-}
-
-TEST(OutOfMemory, TheLargestPoolsAreNamedAndTheOthersCounted) {
-  Shortage found = shortage(1000_MiB, 800_MiB);
-  for (std::uint64_t pool = 1; pool <= 4; ++pool) {
-    add_page(found, pool, 100_MiB * pool, 0_B, /*leased=*/pool % 2 == 0);
-  }
-  found.held.blocks.push_back({.bytes = 70_MiB, .pool = 4});
-  found.held.blocks.push_back({.bytes = 50_MiB, .pool = 0});
-  const char* const four =
-      "Memory pools: (0, 4) holds 400.00 MiB, 70.00 MiB of it live, one that was released (pool 3) "
-      "holds 300.00 MiB, 0 bytes of it live, (0, 2) holds 200.00 MiB, 0 bytes of it live, (0, 1) "
-      "holds 100.00 MiB, 0 bytes of it live";
-  EXPECT_THAT(message_of(found), HasSubstr(four + std::string(".")));
-  add_page(found, 5, 1_MiB, 0_B, true);
-  add_page(found, 5, 1_MiB, 0_B, true);
-  EXPECT_THAT(message_of(found), HasSubstr(four + std::string(" and 1 more.")));
 }
 
 // Each remedy stands where it would help this request, and not where one byte more is missing.

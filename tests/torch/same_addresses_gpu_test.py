@@ -5,8 +5,7 @@ usage: python tests/torch/same_addresses_gpu_test.py [--starts N] [--jobs N]    
        needs PyTorch with CUDA and the Weir package with the full backend; exit 77 where there is no GPU
 
 Each start is a process (or a process a rank) with WEIR_ADDRESSES=fixed that prints a hash of all addresses that it
-saw, and weir.layout(). All starts must print the same, ranks among each other too. With two GPUs one rank of two then allocates
-what the other does not: weir.check_layouts() must name the call, within a second.
+saw, and weir.layout(). All starts must print the same, ranks among each other too.
 """
 
 import argparse
@@ -111,14 +110,12 @@ for step in range(30):
     see(batch, loss, *parts)
     work.wait()
     del parts, work
-    DIVERGES
-begun = time.monotonic()
 try:
     weir.check_layouts()
     said = None
 except weir.Problem as problem:
     said = str(problem)
-print(json.dumps({"said": said, "seconds": time.monotonic() - begun}))
+print(json.dumps({"said": said}))
 end()
 os._exit(0)  # whatever becomes of the group
 """
@@ -154,15 +151,6 @@ def compare(name, starts, jobs, start):
     return len(found) == 1
 
 
-def diverges():
-    """A rank of two that allocates what the other does not is named, with the call, within a second."""
-    printed = run(RANKS.replace("DIVERGES", "odd = torch.empty(12345, dtype=torch.uint8, device='cuda') if (rank, step) == (1, 17) else None"), 0, 2)
-    said = [json.loads(lines[0]) for lines in printed]
-    for one in said:
-        print(f"  named in {one['seconds']:.3f} s: {one['said']}")
-    return all(one["said"] and "12,345 bytes" in one["said"] and one["seconds"] < 1 for one in said)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=50)
@@ -178,15 +166,13 @@ def main():
     right &= compare("serving with graphs", starts, jobs, alone(SERVING))
 
     def ranks(_):
-        printed = run(RANKS.replace("DIVERGES", "pass"), 0, GPUS)
+        printed = run(RANKS, 0, GPUS)
         for lines in printed:
             if said := json.loads(lines[0])["said"]:
                 raise SystemExit(f"ranks differ: {said}")
         return [lines[-1] for lines in printed]
 
     right &= compare(f"{GPUS} ranks", starts, max(1, jobs // 2), ranks)
-    if GPUS == 2:
-        right &= diverges()
     return 0 if right else 1
 
 

@@ -136,17 +136,6 @@ TEST_F(SourcePools, FreeNeighboursMergeAndTheBestFitIsTaken) {
   EXPECT_THAT(source_->given_back, testing::ElementsAre(first));
 }
 
-TEST_F(SourcePools, AFreeBlockServesItsOwnStreamOnly) {
-  void* const block = allocate(10_MiB, a_);
-  free(block);
-  void* const other = allocate(10_MiB, b_);
-  EXPECT_NE(other, block);
-  EXPECT_EQ(allocate(10_MiB, a_), block);
-  free(block);
-  free(other);
-  drop_pool();
-}
-
 TEST_F(SourcePools, ARecordedStreamHoldsABlockBackUntilItsWorkIsDone) {
   void* const block = allocate(8_MiB);
   ASSERT_TRUE(device_.launch(b_, Writes(block, 8_MiB), 5_ms).ok());

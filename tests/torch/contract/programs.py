@@ -3,10 +3,8 @@
 
 usage: programs.py NAME [--trials N]    or    programs.py --list
 
-Most programs use a tensor on another stream than the one it was made on, drop it, and wait for the use
-only afterwards. PyTorch's own allocator keeps them right: a block is used again only on the stream it
-was made on, and leaves it only through cudaFree, which waits for the whole device. Each program checks
-its results by value, several times, since a race needs luck.
+They are of rows of docs/guarantees.md that no short program of generate.py has the form of. Each program
+checks its results by value, several times, since a race needs luck.
 
 The last line that starts with RESULT holds JSON: outcome (right, wrong, error, unsupported, skip) and
 message. run_programs.py runs all of them with several allocators.
@@ -58,9 +56,12 @@ def program(name, title, environment=None, trials=5, gpus=1, loses_device=False)
     return add
 
 
-# Of the guarantees in the same list, those that no program here shows.
-NOT_SHOWN = {"9": "trackers get every entry without history on: they are attached in C++ only",
-             "11": "peer access reaches opened shared memory: needs two GPUs and two processes"}
+# Rows that neither these programs nor random ones show.
+NOT_SHOWN = {"3c": "record_stream on a MemPool(allocator): source_pools_test.cc, as 6 and 7",
+             "9": "trackers get every entry without history on: they are attached in C++ only",
+             "11": "peer access reaches opened shared memory: needs two GPUs and two processes",
+             "21": "retries and errors in the statistics: tests on the fake runtime show them",
+             "22": "frames and contexts in the history: gpu_test.py shows the ones, the fake runtime the others"}
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -192,14 +193,13 @@ class Driver:
 
 
 class SourceAllocator:
-    """An allocator for MemPool(allocator): cuMemAlloc and cuMemFree, with counts of what it gave."""
+    """An allocator for MemPool(allocator): cuMemAlloc and cuMemFree."""
 
     SOURCE = r"""
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
 
-static unsigned long long calls, bytes;
 typedef int (*alloc_t)(unsigned long long*, size_t);
 typedef int (*free_t)(unsigned long long);
 
@@ -216,7 +216,6 @@ void* source_malloc(size_t size, int device, void* stream) {
   alloc_t alloc = (alloc_t)driver("cuMemAlloc_v2");
   (void)device; (void)stream;
   if (!alloc || alloc(&address, size) != 0) { fprintf(stderr, "cuMemAlloc failed\n"); return NULL; }
-  calls += 1; bytes += size;
   return (void*)address;
 }
 void source_free(void* address, size_t size, int device, void* stream) {
@@ -224,8 +223,6 @@ void source_free(void* address, size_t size, int device, void* stream) {
   (void)size; (void)device; (void)stream;
   if (release) release((unsigned long long)address);
 }
-unsigned long long source_calls(void) { return calls; }
-unsigned long long source_bytes(void) { return bytes; }
 #ifdef __cplusplus
 }
 #endif
@@ -252,9 +249,6 @@ unsigned long long source_bytes(void) { return bytes; }
             said = done.stderr[-500:]
         else:
             raise Skipped(f"the allocator for the pool could not be compiled: {said}")
-        self._library = ctypes.CDLL(path)
-        for name in ("source_calls", "source_bytes"):
-            getattr(self._library, name).restype = ctypes.c_uint64
         self._allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "source_malloc",
                                                                    "source_free")
 
@@ -266,9 +260,6 @@ unsigned long long source_bytes(void) { return bytes; }
 
     def pool(self):
         return torch.cuda.MemPool(self._allocator.allocator())
-
-    def bytes(self):
-        return self._library.source_bytes()
 
 
 class HostFlag:
@@ -341,145 +332,6 @@ def captured_at_once(body, stream):
 # ---------------------------------------------------------------------------------------------------
 # 1: memory of a stream goes to others only through cudaFree.
 
-def graph_and_output_dropped(graph_first):
-    x = torch.full((ELEMENTS,), 3.0, device="cuda")
-    bad = torch.zeros((), device="cuda", dtype=torch.int64)
-    bad += (x != 3).sum()  # loads the kernels
-    g, y = captured(lambda: (x + 1) - 1, Streams.side)
-    g.replay()
-    spin()
-    bad += (y != 3).sum()
-    if graph_first:
-        del g
-        del y
-    else:
-        del y
-        del g
-    kept = allocate_on(Streams.main, 7, 3) + allocate_on(Streams.third, 8, 3)
-    expect(bad, 0, "elements of the graph's output that were read wrong")
-    del kept, x
-
-
-@program("1a", "a graph's output is read late; the graph is dropped, then the output")
-def _():
-    graph_and_output_dropped(graph_first=True)
-
-
-@program("1a-output-first", "a graph's output is read late; it is dropped, then the graph")
-def _():
-    graph_and_output_dropped(graph_first=False)
-
-
-def made_in_a_pool_read_late(keep_pool):
-    pool = torch.cuda.MemPool()
-    with torch.cuda.use_mem_pool(pool):
-        x = made_on(Streams.side)
-    y = read_late(x, Streams.side)
-    del x
-    if not keep_pool:
-        del pool
-    kept = allocate_on(Streams.main, 7, 3) + allocate_on(Streams.third, 8, 3)
-    expect_sum(y)
-    del kept
-
-
-@program("1b", "made in a MemPool, read late, dropped; the pool stays")
-def _():
-    made_in_a_pool_read_late(keep_pool=True)
-
-
-@program("1b-pool-dropped", "made in a MemPool, read late, dropped; the pool is dropped too")
-def _():
-    made_in_a_pool_read_late(keep_pool=False)
-
-
-@program("1c", "read late, dropped; torch.cuda.empty_cache()")
-def _():
-    x = made_on(Streams.side)
-    y = read_late(x, Streams.side)
-    del x
-    torch.cuda.empty_cache()
-    expect_sum(y)
-
-
-@program("1c-limit", "read late, dropped; a lower limit of memory")
-def _():
-    total = torch.cuda.get_device_properties(0).total_memory
-    # Idle memory, so that the limit is below what is held.
-    idle = allocate_on(Streams.third, 1, 8)
-    Streams.third.synchronize()
-    del idle
-    x = made_on(Streams.side)
-    y = read_late(x, Streams.side)
-    del x
-    try:
-        torch.cuda.set_per_process_memory_fraction((1 << 30) / total)
-        kept = allocate_on(Streams.main, 7, 2)
-        expect_sum(y)
-        del kept
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@program("1d", "read late, dropped; a capture begins without a synchronize, and allocates")
-def _():
-    x = made_on(Streams.side)
-    y = read_late(x, Streams.side)
-    del x
-    g = torch.cuda.CUDAGraph()
-    with on(Streams.third):
-        g.capture_begin()
-        z = zeros()
-        g.capture_end()
-        g.replay()
-    expect_sum(y)
-    Streams.third.synchronize()
-    expect(z.sum(), 0.0, "the sum of the graph's output")
-    del g, z
-
-
-@program("1e", "read late, dropped; another stream writes; the first waits for the reader only then")
-def _():
-    x = made_on(Streams.side)
-    y = read_late(x, Streams.side)
-    del x
-    with on(Streams.third):
-        z = zeros()
-    Streams.side.wait_stream(Streams.main)
-    expect_sum(y)
-    Streams.third.synchronize()
-    del z
-
-
-@program("1e-small", "the same as 1e with tensors of 4 KiB")
-def _():
-    elements = 1024
-    tensors = [made_on(Streams.side, elements) for _ in range(64)]
-    torch.cuda.current_stream().wait_stream(Streams.side)
-    Streams.side.synchronize()
-    total = torch.zeros((), device="cuda")
-    spin()
-    for x in tensors:
-        total += x.sum()
-    del x, tensors
-    kept = allocate_on(Streams.third, 5, 256, elements)
-    Streams.side.wait_stream(Streams.main)
-    expect(total, 64.0 * elements, "the sum of the small tensors")
-    del kept
-
-
-@program("1f", "with the caching allocator off: read late, dropped")
-def _():
-    torch.cuda.caching_allocator_enable(False)
-    try:
-        x = made_on(Streams.side)
-        y = read_late(x, Streams.side)
-        del x
-        expect_sum(y)
-    finally:
-        torch.cuda.caching_allocator_enable(True)
-
-
 def receiver(requests, answers):
     """A child: takes a tensor, waits for a word, sums the tensor behind a spin, drops it, answers."""
     try:
@@ -549,31 +401,6 @@ def _():
             del x
     finally:
         child.end()
-
-
-@program("1h", "a graph with dropout is dropped before it runs; small tensors on another stream")
-def _():
-    x = ones(1 << 24)
-
-    def replay():
-        torch.cuda.manual_seed(7)
-        g.replay()
-
-    g, y = captured(lambda: torch.nn.functional.dropout(x, 0.5), Streams.side)
-    replay()
-    torch.cuda.synchronize()
-    expected = y.clone()
-    y.zero_()
-    torch.cuda.synchronize()
-    spin()
-    replay()
-    del g, replay
-    kept = []
-    with on(Streams.third):
-        for _ in range(1000):
-            kept.append(torch.full((1,), 99991, device="cuda", dtype=torch.int64))
-    expect((y != expected).sum(), 0, "elements that dropout chose differently")
-    del kept, x, y, expected
 
 
 @program("1i", "two graphs are captured on two streams, without a wait, beside a third one's reads")
@@ -677,25 +504,6 @@ def _():
     torch.cuda.synchronize()
 
 
-@program("3c", "record_stream on a tensor of a MemPool with an allocator of its own")
-def _():
-    pool = SourceAllocator.shared().pool()
-    with torch.cuda.use_mem_pool(pool):
-        x = ones()
-    Streams.side.wait_stream(Streams.main)
-    with on(Streams.side):
-        spin()
-        y = x.sum()
-    x.record_stream(Streams.side)
-    del x
-    with torch.cuda.use_mem_pool(pool):
-        z = zeros()
-    Streams.side.synchronize()
-    expect_sum(y)
-    torch.cuda.synchronize()
-    del y, z, pool
-
-
 # ---------------------------------------------------------------------------------------------------
 # 4, 5: streams that PyTorch does not own.
 
@@ -755,48 +563,6 @@ def _():
     torch.cuda.synchronize()
     expect(static.sum(), 1024.0, "the sum of the captured stream's tensor")
     del z, w, static
-
-
-# ---------------------------------------------------------------------------------------------------
-# 6, 7: pools with an allocator of their own.
-
-@program("6", "a capture inside use_mem_pool(custom), and the other way round", trials=2)
-def _():
-    source = SourceAllocator.shared()
-    pool, needed = source.pool(), ELEMENTS * 4
-    before = source.bytes()
-    with torch.cuda.use_mem_pool(pool):
-        g, y = captured_at_once(ones, Streams.side)
-    inside = source.bytes() - before
-    g.replay()
-    expect(y.sum(), float(ELEMENTS), "the sum of the graph's output")
-    del g, y
-    before = source.bytes()
-
-    def body():
-        with torch.cuda.use_mem_pool(pool):
-            return ones()
-
-    g, y = captured_at_once(body, Streams.side)
-    other_way = source.bytes() - before
-    g.replay()
-    expect(y.sum(), float(ELEMENTS), "the sum of the second graph's output")
-    torch.cuda.synchronize()
-    del g, y, pool
-    assert inside < needed, "a capture inside use_mem_pool took the memory of the custom pool"
-    assert other_way >= needed, "use_mem_pool inside a capture did not take the custom pool's memory"
-
-
-@program("7", "a MemPool with an allocator of its own packs small tensors", trials=1)
-def _():
-    source = SourceAllocator.shared()
-    pool, before = source.pool(), source.bytes()
-    with torch.cuda.use_mem_pool(pool):
-        tensors = [torch.full((256,), float(i), device="cuda") for i in range(1000)]
-    taken = source.bytes() - before
-    assert all(bool((x == i).all()) for i, x in enumerate(tensors)), "the small tensors' values"
-    del tensors, pool
-    assert taken <= 64 << 20, f"1000 tensors of 1 KiB took {taken >> 20} MiB of the pool's allocator"
 
 
 @program("12", "PYTORCH_NO_CUDA_MEMORY_CACHING=1: every tensor is a cudaMalloc of its own",
@@ -863,40 +629,7 @@ def _():
 
 
 # ---------------------------------------------------------------------------------------------------
-# 15 to 17: captures, once more.
-
-def library_captures(stream):
-    """Another library captures the stream, whose memory was asked for by its handle alone, while others'
-    requests take memory from each other."""
-    block = torch.cuda.caching_allocator_alloc(64 << 20, stream=stream.cuda_stream)
-    torch.cuda.caching_allocator_delete(block)
-    x = made_on(Streams.side)
-    with on(Streams.third):
-        zeros(1)
-    torch.cuda.synchronize()
-    with on(Streams.side):
-        spin()
-    Driver.begin_capture(stream)
-    with on(stream):
-        torch.cuda._sleep(100)
-    del x
-    with on(Streams.third):
-        z = zeros()
-    nodes = Driver.end_capture(stream)
-    assert nodes == 1, f"the captured graph has {nodes} nodes, not 1"
-    Streams.third.synchronize()
-    expect(z.sum(), 0.0, "the sum of the third stream's tensor")
-
-
-@program("15", "another library captures a stream that PyTorch knows by its handle alone", trials=1)
-def _():
-    library_captures(torch.cuda.Stream())
-
-
-@program("15-external", "the same with a stream of the library's own", trials=1)
-def _():
-    library_captures(Driver.external_stream())
-
+# 16: captures that fail.
 
 KEPT = []  # graphs that failed: PyTorch goes on calling their filters
 
@@ -952,94 +685,8 @@ def _():
     captures_give_memory_back()
 
 
-def pause(pool, other):
-    """As libraries do that allocate in a pool of their own inside a capture."""
-    device = torch.cuda.current_device()
-    torch._C._cuda_endAllocateToPool(device, pool)
-    try:
-        with torch.cuda.use_mem_pool(other):
-            return zeros(1024)
-    finally:
-        torch._C._cuda_beginAllocateCurrentThreadToPool(device, pool)
-        torch._C._cuda_releasePool(device, pool)
-
-
-@program("17", "a graph's pool is ended and begun again after each layer: it uses its memory again",
-         trials=2)
-def _():
-    elements, layers = 1 << 24, 24
-    pool, other, g = torch.cuda.graph_pool_handle(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
-    others = []
-    with on(Streams.side):
-        (ones(elements) + 1).sum().item()  # loads the kernels
-    with torch.cuda.graph(g, pool=pool, stream=Streams.side, capture_error_mode="thread_local"):
-        h = ones(elements)
-        for _ in range(layers):
-            y = h + 1
-            others.append(pause(pool, other))
-            h = y
-            del y
-    held = sum(segment["total_size"] for segment in torch.cuda.memory_snapshot()
-               if tuple(segment["segment_pool_id"]) == tuple(pool))
-    for _ in range(3):
-        g.replay()
-        junk = allocate_on(Streams.side, 7, 2, elements)
-        torch.cuda.synchronize()
-        expect((h != layers + 1).sum(), 0, "elements of the graph's output that are wrong")
-        del junk
-    assert held <= 8 * elements * 4, (
-        f"the pool holds {held >> 20} MiB for {layers} layers of {elements * 4 >> 20} MiB")
-    del g, h, others, other
-
-
-@program("17-forked", "a forked stream's block is dropped before the pool is ended and begun again")
-def _():
-    pool, other, g = torch.cuda.graph_pool_handle(), torch.cuda.MemPool(), torch.cuda.CUDAGraph()
-    with on(Streams.side):
-        ones().sum().item()  # loads the kernels
-    torch.cuda.synchronize()
-    with torch.cuda.graph(g, pool=pool, stream=Streams.side, capture_error_mode="thread_local"):
-        Streams.third.wait_stream(Streams.side)
-        with on(Streams.third):
-            x = ones()
-            spin()
-            total = x.sum()
-            del x
-        between = pause(pool, other)
-        z = zeros()
-        Streams.side.wait_stream(Streams.third)
-    for _ in range(2):
-        g.replay()
-        torch.cuda.synchronize()
-        expect_sum(total)
-        expect(z.sum(), 0.0, "the sum of what the captured stream wrote")
-    del g, z, total, between, other
-
-
 # ---------------------------------------------------------------------------------------------------
-# 18, 19: another GPU.
-
-@program("18", "a stream of GPU 1 copies a tensor of GPU 0 late, which is dropped", gpus=2)
-def _():
-    copied = torch.zeros(ELEMENTS, device="cuda:1")
-    for here, there in (("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")):  # peer access is on, both ways
-        torch.ones(8, device=here).to(there).sum().item()
-    there = torch.cuda.Stream(1)
-    x = made_on(Streams.side)
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
-    with torch.cuda.device(1), on(there):
-        spin()
-        Driver.check("cuMemcpyAsync", ctypes.c_uint64(copied.data_ptr()), ctypes.c_uint64(x.data_ptr()),
-                     ctypes.c_size_t(4 * ELEMENTS), ctypes.c_void_p(there.cuda_stream))
-    del x
-    kept = allocate_on(Streams.third, 5)
-    Streams.side.wait_stream(there)
-    torch.cuda.synchronize(0)
-    torch.cuda.synchronize(1)
-    expect_sum(copied.sum(dtype=torch.float64))
-    del kept, copied
-
+# 19: another GPU.
 
 @program("19", "the statistics of a GPU that is not in use make no context there", trials=1, gpus=2)
 def _():
@@ -1055,7 +702,7 @@ def _():
 
 
 # ---------------------------------------------------------------------------------------------------
-# 20 to 23: what else programs see.
+# 20, 23: what else programs see.
 
 @program("20", "a tensor of a MemPool with an allocator of its own is shared with a child", trials=1)
 def _():
@@ -1072,42 +719,6 @@ def _():
         del x, pool
     finally:
         child.end()
-
-
-@program("21", "a request that is out of memory is one retry and one error in the statistics", trials=1)
-def _():
-    ones(1)
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(0.02)
-    try:
-        before = torch.cuda.memory_stats()
-        try:
-            torch.empty(total // 10, dtype=torch.uint8, device="cuda")
-            raise AssertionError("a request beyond the limit is granted")
-        except torch.OutOfMemoryError:
-            pass
-        after = torch.cuda.memory_stats()
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    more = {name: after[name] - before[name] for name in ("num_alloc_retries", "num_ooms")}
-    assert set(more.values()) == {1}, f"one request out of memory is {more}"
-
-
-@program("22", "the history tells where a segment comes from, and the compilation's context", trials=1)
-def _():
-    torch.cuda.memory._record_memory_history(context="all", stacks="python")
-    try:
-        x = ones(16 << 20)
-        torch.cuda.synchronize()
-        snapshot = torch.cuda.memory._snapshot()
-    finally:
-        torch.cuda.memory._record_memory_history(None)
-    entries = [each for each in snapshot["device_traces"][0] if each["action"] == "alloc"]
-    assert entries, "the history has no allocation"
-    context = entries[-1].get("compile_context")
-    assert context == "N/A", f"outside of compilation the context is {context!r}, not 'N/A'"
-    assert any(each.get("frames") for each in snapshot["segments"]), "no segment has frames"
-    del x
 
 
 @program("23", "after a kernel's assertion a request for new memory raises AcceleratorError", trials=1,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The random programs' own tests: what is drawn, whether it is allowed, what becomes of failures.
 
-usage: self_test.py [--programs N]      needs neither PyTorch nor a GPU
+Needs neither PyTorch nor a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import tempfile
@@ -31,456 +30,10 @@ import random_programs  # noqa: E402
 import run_programs  # noqa: E402
 import shrink  # noqa: E402
 
-PROGRAMS = 10_000
-
-
-class Race(Exception):
-    pass
-
-
-class Recheck:
-    """The rules of level L1 once more, over sets of operations in place of vector clocks.
-
-    Each operation on a stream is a bit; `before[stream]` has the bits of all that comes before the next
-    operation there. Knows nothing of what a generator may do, only what must be ordered.
-    """
-
-    def __init__(self, fences=False):
-        self.fences = fences  # of collectives
-        self.works = {}
-        self.count = 0
-        self.everything = 0
-        self.host = 0
-        self.before = {}
-        self.tensors = {}
-        self.freed = {}  # by owner and pool: bits that must come before the memory's next use
-        self.library = None  # the stream that another library captures
-        self.seed_reads = 0  # of graphs that are gone, but may be kept
-        self.graphs = {}
-        self.memories = []
-        self.open = None
-        self.seeds = None
-        self.caching = True
-
-    def operation(self, stream):
-        bit = 1 << self.count
-        self.count += 1
-        self.everything |= bit
-        self.before[stream] = self.at(stream) | bit
-        return bit
-
-    def at(self, stream):
-        return self.before.get(stream, 0) | self.host
-
-    def ordered(self, stream, bits, what):
-        if bits & ~self.at(stream):
-            raise Race(what)
-
-    @staticmethod
-    def key(stream, pool):
-        return ("e" if stream[0] == "e" else stream), pool
-
-    def run(self, steps):
-        for number, step in enumerate(steps):
-            try:
-                touches = self.library is not None and self.library in (
-                    step.get("stream"), step.get("other"))
-                if touches and step["op"] not in ("spin", "capture_refused", "raw_end"):
-                    raise Race("another library captures the stream")
-                getattr(self, step["op"])(types.SimpleNamespace(pool=None, **step) if "pool" not in step
-                                          else types.SimpleNamespace(**step))
-            except Race as race:
-                raise Race(f"step {number}, {step}: {race}") from None
-
-    def captured(self, stream):
-        return self.open is not None and stream in self.open["before"]
-
-    # In a capture each operation is a bit, too; `before[stream]` has those that come before the next.
-
-    def captured_operation(self, stream, needed, what):
-        if needed & ~self.open["before"][stream]:
-            raise Race(f"captured: {what}")
-        bit = 1 << self.count
-        self.count += 1
-        self.open["all"] |= bit
-        self.open["before"][stream] |= bit
-        return bit
-
-    def alloc(self, step):
-        tensor = {"stream": step.stream, "pool": step.pool, "write": 0, "uses": [], "recorded": set(),
-                  "graph": None, "cached": self.caching, "raw": getattr(step, "raw", False)}
-        self.tensors[step.tensor] = tensor
-        if self.captured(step.stream):
-            if self.open["paused"] != (step.pool is not None):
-                raise Race("no memory of the graph's")
-            tensor["graph"] = self.open
-            self.open["own"].append(step.tensor)
-            key = (step.stream, step.pool)
-            bit = self.captured_operation(step.stream, self.open["freed"].get(key, 0), "reuse")
-            tensor["bits"], tensor["last"] = {step.stream: bit}, bit
-            if step.pool is not None:
-                self.open["borrowed"].append(step.tensor)
-                self.open["began"] |= self.freed.get(self.key(step.stream, step.pool), 0)
-            return
-        if self.open is not None and self.open["resumed"] and step.pool is None:
-            tensor["pool"] = step.pool = id(self.open)
-            if step.stream in self.open["memory"]["captured"]:
-                raise Race("memory of the graph's")
-            self.open["memory"]["eager"].add(step.stream)
-        if self.caching:
-            self.ordered(step.stream, self.freed.get(self.key(step.stream, step.pool), 0), "reuse")
-        tensor["write"] = self.operation(step.stream)
-        tensor["uses"].append((step.stream, tensor["write"]))
-
-    def dropout(self, step):
-        self.alloc(step)
-        self.open["dropout"] = True
-
-    def read(self, step, write=False):
-        tensor = self.tensors[step.tensor]
-        if self.captured(step.stream):
-            self.captured_use(tensor, write)
-            own = tensor["graph"] is self.open
-            needed = 0
-            if own:
-                needed = tensor["last"]
-                for bit in tensor["bits"].values() if write else ():
-                    needed |= bit
-            bit = self.captured_operation(step.stream, needed, "a use beside another one")
-            if own:
-                tensor["bits"][step.stream] = tensor["bits"].get(step.stream, 0) | bit
-                tensor["last"] = bit if write else tensor["last"]
-            if tensor["graph"] is None:
-                self.open["inputs"].append(step.tensor)
-            return
-        if not tensor["write"] and not (write and tensor["graph"] is None):
-            raise Race("an output that no replay has written, or that another graph overwrote")
-        self.ordered(step.stream, tensor["write"], "a read before the write")
-        if write:
-            for _, bit in tensor["uses"]:
-                self.ordered(step.stream, bit, "a write beside another use")
-        bit = self.operation(step.stream)
-        tensor["uses"].append((step.stream, bit))
-        if write:
-            tensor["write"] = bit
-        if tensor["graph"] is not None:
-            tensor["graph"]["memory"]["accesses"] |= bit
-
-    def write(self, step):
-        self.read(step, write=True)
-
-    def peer_read(self, step):
-        if step.stream not in program.PEERS or self.captured(step.stream):
-            raise Race("no stream of GPU 1")
-        self.read(step)
-
-    def spin(self, step):
-        if self.captured(step.stream):
-            self.captured_operation(step.stream, 0, "")
-        elif step.stream != self.library:
-            self.operation(step.stream)
-
-    def wait(self, step):
-        if self.captured(step.other):
-            if not self.captured(step.stream):
-                if self.open["comm"] or step.stream in self.open["memory"]["eager"]:
-                    raise Race("the stream can't join")
-                self.open["before"][step.stream] = 0
-                self.open["memory"]["captured"].add(step.stream)
-                self.open["began"] |= self.at(step.stream)
-            self.open["before"][step.stream] |= self.open["before"][step.other]
-        elif self.captured(step.stream):
-            raise Race("a captured stream waits for an eager one")
-        else:
-            self.before[step.stream] = self.at(step.stream) | self.at(step.other)
-
-    def record_stream(self, step):
-        if self.tensors[step.tensor]["raw"]:
-            raise Race("no tensor")
-        self.tensors[step.tensor]["recorded"].add(step.stream)
-
-    def drop(self, step):
-        tensor = self.tensors[step.tensor]
-        tensor["dead"], tensor["dropped_in"] = True, self.open
-        peers = sum({bit for stream, bit in tensor["uses"] if stream in program.PEERS})
-        if not tensor["cached"]:
-            self.ordered(tensor["stream"], peers, "cudaFree beside another GPU's copy")
-        if self.open is not None and tensor["graph"] is self.open:
-            key = (tensor["stream"], tensor["pool"])
-            for stream, bits in tensor["bits"].items():
-                if stream != tensor["stream"]:
-                    self.open["freed"][key] = self.open["freed"].get(key, 0) | bits
-        if tensor["graph"] is not None and tensor["pool"] is not None:
-            key = self.key(tensor["stream"], tensor["pool"])
-            self.freed[key] = self.freed.get(key, 0) | tensor["graph"]["memory"]["accesses"]
-        if tensor["graph"] is None and tensor["cached"]:
-            key = self.key(tensor["stream"], tensor["pool"])
-            for stream, bit in tensor["uses"]:
-                own = stream == tensor["stream"] and key[0] != "e"
-                if not own and stream not in tensor["recorded"] and stream != "comm":
-                    self.freed[key] = self.freed.get(key, 0) | bit
-            self.give_back(tensor)
-
-    # Collectives. PyTorch keeps a tensor while a Work of it is "kept"; then its memory serves again.
-
-    def give_back(self, tensor):
-        kept = any(work["kept"] for work in self.works.values()
-                   if any(each is tensor for each in work["tensors"]))
-        if tensor.get("dead") and tensor["graph"] is None and tensor["cached"] and not (
-                kept or self.fences):
-            key = self.key(tensor["stream"], tensor["pool"])
-            for stream, bit in tensor["uses"]:
-                if stream == "comm":
-                    self.freed[key] = self.freed.get(key, 0) | bit
-
-    def captured_use(self, tensor, write):
-        """On the captured stream, which has waited for the collectives in `open["seen"]`."""
-        for bit, written in tensor.get("captured", ()):
-            if (write or written) and bit & self.open["comm"] & ~self.open["seen"]:
-                raise Race("a captured use beside a collective")
-
-    def collective(self, step):
-        output = self.tensors[step.output]
-        source = self.tensors[getattr(step, "input", step.output)]
-        asynchronous = hasattr(step, "work")
-        work = {"tensors": [output, source], "kept": True, "graph": None}
-        if self.captured(step.stream):
-            if source["graph"] is None:
-                self.open["inputs"].append(step.input)
-            if asynchronous:
-                bit = 1 << self.count
-                self.count += 1
-                self.open["comm"] |= bit
-                work |= {"graph": self.open, "bits": self.open["comm"], "bit": bit}
-                output.setdefault("captured", []).append((bit, True))
-                source.setdefault("captured", []).append((bit, False))
-            else:
-                self.captured_use(source, False)
-                self.captured_use(output, True)
-        else:
-            if asynchronous:
-                if self.open is not None and self.open["comm"]:
-                    raise Race("the communication stream is captured")
-                self.before["comm"] = self.at("comm") | self.at(step.stream)
-            stream = "comm" if asynchronous else step.stream
-            if source["graph"] is not None and not source["write"]:
-                raise Race("an output that no replay has written")
-            self.ordered(stream, source["write"] | output["write"], "a collective before the write")
-            for _, bit in output["uses"]:
-                self.ordered(stream, bit, "a collective's output beside another use")
-            bit = self.operation(stream)
-            for tensor in (output, source):
-                tensor["uses"].append((stream, bit))
-            output["write"] = bit
-            if source["graph"] is not None:
-                source["graph"]["memory"]["accesses"] |= bit
-            work["bits"] = self.before[stream]
-        if asynchronous:
-            self.works[step.work] = work
-
-    def work_wait(self, step):
-        work = self.works[step.work]
-        if work["graph"] is not None:
-            if work["graph"] is not self.open or step.stream != self.open["stream"]:
-                raise Race("a captured event outside")
-            self.open["seen"] |= work["bits"]
-        else:
-            if self.captured(step.stream):
-                raise Race("an event of outside in a capture")
-            self.before[step.stream] = self.at(step.stream) | work["bits"]
-        if getattr(step, "how", "") != "future":
-            self.let_go(work)
-
-    def let_go(self, work):
-        work["kept"] = False
-        for tensor in work["tensors"]:
-            self.give_back(tensor)
-
-    def work_drop(self, step):
-        work = self.works[step.work]
-        if work["graph"] is not None:
-            if work["graph"] is self.open and work["bit"] & ~self.open["seen"] and not self.fences:
-                raise Race("a capture uses the memory again that its collective uses")
-            self.let_go(work)
-
-    def host_sync(self, step):
-        self.host |= self.at(step.stream)
-
-    def device_sync(self, _):
-        self.host |= self.everything
-
-    def nothing(self, _):
-        pass
-
-    pool_new = pool_holds = stream_new = nothing
-
-    def empty_cache(self, _):
-        if self.library is not None:
-            raise Race("cudaFree waits for the device")
-
-    limit = pool_drop = empty_cache
-
-    def pool_pause(self, _):
-        if self.open["paused"]:
-            raise Race("paused twice")
-        for stream in self.open["before"]:
-            if any(stream in t["recorded"] for t in self.tensors.values()
-                   if not t.get("dead") or t.get("dropped_in") is self.open):
-                raise Race("PyTorch's own allocator records an event in the capture")
-        self.open["paused"], self.open["resumed"] = True, False
-
-    def pool_resume(self, _):
-        if not self.open["paused"]:
-            raise Race("not paused")
-        self.open["paused"], self.open["resumed"] = False, True
-
-    def capture_fail(self, step):
-        failed, self.open = self.open, None
-        if failed["resumed"] or failed["comm"]:
-            raise Race("the thread allocates there for ever")
-        memory = failed["memory"]
-        memory["bound"] = not failed["paused"]
-        memory["graphs"].remove(failed)
-        for name in failed["own"]:
-            if not memory["graphs"] and self.tensors[name]["pool"] is None:
-                self.tensors[name].update(graph=None, pool=id(failed))
-        del self.graphs[step.graph]
-        self.seed_reads |= self.seeds["born"]
-        self.graph_drop(step)
-
-    def capture_refused(self, step):
-        if (step.stream == "main", step.stream == self.library, self.open is not None).index(True) != (
-                "default", "raw", "pool").index(step.how):
-            raise Race("nothing refuses the capture")
-        if step.how != "raw":
-            if self.captured(step.stream):
-                raise Race("an eager stream asks")
-            existed = self.seeds is not None
-            self.register(step)
-            self.seeds["graphs"].discard(step.graph)
-            self.seeds = self.seeds if existed else None
-        self.seed_reads |= self.at(step.stream)
-
-    def raw_begin(self, step):
-        if self.library is not None or self.captured(step.stream) or step.stream == "main" or any(
-                step.stream in t["recorded"] for t in self.tensors.values() if not t.get("dead")):
-            raise Race("another library can't capture")
-        self.library = step.stream
-
-    def raw_end(self, _):
-        self.library = None
-
-    def caching_(self, step):
-        self.caching = step.on
-
-    def stream_destroy(self, step):
-        if self.before.get(step.stream, 0) & ~self.host:
-            raise Race("a stream is destroyed while it works")
-        if any(step.stream in t["recorded"] for t in self.tensors.values() if not t.get("dead")):
-            raise Race("a recorded stream is destroyed")
-
-    def capture_begin(self, step):
-        if step.synchronize:
-            if self.library is not None:
-                raise Race("the host waits for the device")
-            self.device_sync(step)
-        kind, _, of = (step.pool or "").partition(":")
-        memory = None
-        if kind == "graph":
-            memory = self.graphs[of]["memory"]
-        elif kind == "pool":
-            memory = next((m for m in self.memories if m["pool"] == of), None)
-        if memory is None:
-            memory = {"pool": of, "accesses": 0, "graphs": [], "bound": False, "captured": set(),
-                      "eager": set()}
-            self.memories.append(memory)
-        if memory["bound"] or step.stream in memory["eager"]:
-            raise Race("the pool is a failed capture's, or has served the stream")
-        memory["captured"].add(step.stream)
-        before = self.register(step)
-        self.open = {"stream": step.stream, "memory": memory, "own": [], "inputs": [], "began": before,
-                     "dropout": False, "comm": 0, "seen": 0, "before": {step.stream: 0}, "all": 0,
-                     "freed": {}, "borrowed": [], "paused": False, "resumed": False}
-        memory["graphs"].append(self.open)
-        self.graphs[step.graph] = self.open
-
-    def register(self, step):
-        self.ordered(step.stream, self.seed_reads, "seeds that may be kept")
-        if self.seeds is None:
-            self.ordered(step.stream, self.freed.get(self.key(step.stream, None), 0), "seeds reuse")
-        else:
-            self.ordered(step.stream, self.seeds["born"] | self.seeds["read"], "seeds rewritten")
-        before = self.at(step.stream)
-        bit = self.operation(step.stream)
-        if self.seeds is None:
-            self.seeds = {"stream": step.stream, "born": before, "uses": [], "read": 0, "graphs": set()}
-        self.seeds["graphs"].add(step.graph)
-        self.seeds["uses"].append((step.stream, bit))
-        return before
-
-    def capture_end(self, _):
-        if self.open["comm"] & ~self.open["seen"]:
-            raise Race("the communication stream has not joined")
-        if self.open["all"] & ~self.open["before"][self.open["stream"]] or self.open["paused"]:
-            raise Race("a forked stream has not joined, or the pool is paused")
-        self.open["resumed"] = False
-        self.open = None
-
-    def reference(self, step):
-        self.device_sync(step)
-        self.replay(types.SimpleNamespace(graph=step.graph, stream="main"))
-        self.device_sync(step)
-
-    def replay(self, step):
-        graph = self.graphs[step.graph]
-        memory = graph["memory"]
-        seeds = sum({bit for _, bit in self.seeds["uses"]}) if graph["dropout"] else self.seeds["read"]
-        self.ordered(step.stream, memory["accesses"] | graph["began"] | self.seeds["born"], "replay")
-        self.ordered(step.stream, seeds, "the seed is in use")
-        if any(self.tensors[name].get("dead") for name in graph["borrowed"]):
-            raise Race("a replay writes memory that was given back")
-        for name in graph["inputs"]:
-            if self.tensors[name].get("dead"):
-                raise Race("a replay reads what was dropped")
-            self.ordered(step.stream, self.tensors[name]["write"], "an input is not written yet")
-        bit = self.operation(step.stream)
-        memory["accesses"] |= bit
-        self.seeds["uses"].append((step.stream, bit))
-        if graph["dropout"]:
-            self.seeds["read"] |= bit
-            self.seed_reads |= bit
-        for name in graph["inputs"]:
-            self.tensors[name]["uses"].append((step.stream, bit))
-        later = memory["graphs"][memory["graphs"].index(graph) + 1:]
-        for name in [name for each in later for name in each["own"]]:
-            self.tensors[name]["write"] = 0
-        for name in graph["own"]:
-            self.tensors[name]["write"] = bit
-
-    def graph_drop(self, step):
-        self.seeds["graphs"].discard(step.graph)
-        if not self.seeds["graphs"]:
-            key = self.key(self.seeds["stream"], None)
-            for stream, bit in self.seeds["uses"]:
-                if stream != self.seeds["stream"]:
-                    self.freed[key] = self.freed.get(key, 0) | bit
-            self.seeds = None
-
-    def thread(self, step):
-        Recheck().run(step.steps)
+PROGRAMS = 500  # of each kind
 
 
 KINDS = ({}, {"peers": True}, {"collectives": "L1"}, {"collectives": "F"})
-
-
-def recheck(steps, fences=False):
-    """Why the program is not allowed; None if it is."""
-    steps = [{**step, "op": "caching_"} if step["op"] == "caching" else step for step in steps]
-    try:
-        Recheck(fences).run(steps)
-    except Race as race:
-        return str(race)
-    return None
 
 
 def digest(count):
@@ -520,17 +73,11 @@ class Drawing(unittest.TestCase):
         for peers in (False, True):
             for each in generate.short_programs(peers=peers):
                 self.assertIsNone(program.check(each["steps"]), each["name"])
-                self.assertIsNone(recheck(each["steps"]), each["name"])
-            for seed in range(PROGRAMS // 4 if peers else PROGRAMS):
-                steps = generate.random_program(seed, peers=peers)["steps"]
-                self.assertIsNone(program.check(steps), seed)
-                self.assertIsNone(recheck(steps), seed)
-                self.assertLessEqual(program.needs_peer(steps), peers)
-        for level in ("L1", "F"):
-            for seed in range(PROGRAMS // 4):
-                steps = generate.random_program(seed, collectives=level)["steps"]
-                self.assertIsNone(program.check(steps, level), (seed, level))
-                self.assertIsNone(recheck(steps, level == "F"), (seed, level))
+        for kind in KINDS:
+            for seed in range(PROGRAMS):
+                steps = generate.random_program(seed, **kind)["steps"]
+                self.assertIsNone(program.check(steps, kind.get("collectives", "L1")), (seed, kind))
+                self.assertLessEqual(program.needs_peer(steps), "peers" in kind)
 
     def test_short_programs_have_every_kind(self):
         names = [each["name"].split("/") for each in generate.short_programs()]
@@ -636,6 +183,42 @@ def shared(wait="", again=""):
 
 
 LENDS = "pool_new pool=p" + paused("alloc tensor=z stream=s0 bytes=4096 value=3 pool=p")
+CAPTURED = """
+    capture_begin graph=g stream=s0 synchronize=True
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    capture_end graph=g
+"""
+INPUT = """
+    alloc tensor=x stream=s1 bytes=4096 value=1
+    capture_begin graph=g stream=s0 synchronize=True
+    read tensor=x stream=s0
+    capture_end graph=g
+    write tensor=x stream=s1 value=1
+"""
+DROPOUT = CAPTURED + """
+    capture_begin graph=h stream=s0 synchronize=True
+    dropout tensor=d stream=s0 bytes=4096
+    capture_end graph=h
+    reference graph=h
+    replay graph=g stream=s1
+"""
+
+
+def forked(between, after=""):
+    return f"""
+    capture_begin graph=g stream=s0 synchronize=True
+    wait stream=s1 other=s0
+    alloc tensor=x stream=s0 bytes=4096 value=1
+    {between}
+    read tensor=x stream=s1
+    drop tensor=x
+    {after}
+    alloc tensor=y stream=s0 bytes=4096 value=2
+    {JOINED}
+    capture_end graph=g
+"""
+
+
 WAIT_W = "work_wait work=w stream=s0"
 ORDERED = "wait stream=s1 other=main"
 
@@ -654,7 +237,13 @@ CASES = (
      EXTERNAL + "alloc tensor=y stream=e1 bytes=4096 value=2"),
     ("and waits then", "L1",
      EXTERNAL + "wait stream=e1 other=main \n alloc tensor=y stream=e1 bytes=4096 value=2"),
+    ("a write comes after a read elsewhere", None, READ_LATE + "write tensor=x stream=s0 value=2"),
+    ("in order", "L0", READ_LATE + "wait stream=s0 other=main \n write tensor=x stream=s0 value=2"),
+    ("memory that is not cached has no records", "L2",
+     "caching on=False" + READ_LATE + "record_stream tensor=x stream=main \n drop tensor=x"),
+    ("a stream is destroyed while it works", None, "stream_new stream=e0 \n spin stream=e0 ms=6 \n stream_destroy stream=e0"),
     # Collectives.
+    ("a collective comes after the writes", None, GATHERED.replace("wait stream=main other=s0", "")),
     ("PyTorch keeps tensors of a collective that nobody waits for", "L0",
      GATHERED + "drop tensor=x \n drop tensor=y \n work_drop work=w" + ASKED),
     ("a wait on the tensors' stream is documented", "L0",
@@ -682,17 +271,26 @@ CASES = (
     ("this is enough", "L0", paused(after=f"pool_holds graph=g most={2 * (3 * 4096 + (24 << 20))}")),
     ("a resumed pool serves the thread's other streams", "L0", paused(joined=OF_S2)),
     ("which are not captured with it then", None, paused(
-        joined=OF_S2, after="capture_begin graph=h stream=s2 synchronize=True pool=graph:g")),
+        joined=OF_S2, after="capture_begin graph=h stream=s2 synchronize=True pool=graph:g \n " +
+        ASKED.replace("=s0", "=s2").replace("=z", "=q") + "capture_end graph=h")),
     ("a MemPool lends to a capture", "L0", LENDS + "replay graph=g stream=main"),
     ("what is live when that is replayed", None, LENDS + "drop tensor=z \n replay graph=g stream=main"),
     ("a recorded stream is captured in no pause", None, """alloc tensor=r stream=s2 bytes=4096 value=9
         record_stream tensor=r stream=s1""" + paused()),
+    ("nor is the captured stream itself", None, """alloc tensor=r stream=s2 bytes=4096 value=9
+        record_stream tensor=r stream=s0""" + paused()),
+    ("a forked stream waits for what it reads", None, forked("", JOINED)),
+    ("and its reads are waited for before memory is used again", None, forked("wait stream=s1 other=s0")),
+    ("both", "L0", forked("wait stream=s1 other=s0", JOINED)),
     ("a failed capture leaves its tensors", "L0", FAILED + "write tensor=x stream=s0 value=2 \n read tensor=x stream=s0"),
     ("which nobody has written", None, FAILED + "read tensor=x stream=s0"),
     ("it is not replayed", None, FAILED + "replay graph=g stream=s0"),
     ("nor ended", None, FAILED + "capture_end graph=g"),
     ("its tensors are dropped", "L0", FAILED + "drop tensor=x"),
     ("its pool is captured into no more", None, FAILED + "capture_begin graph=h stream=s0 synchronize=True pool=graph:g"),
+    ("nor is a pool that it shared", None, CAPTURED + FAILED.replace("graph=g", "graph=h").replace("=x", "=y").replace(
+        "synchronize=True", "synchronize=True pool=graph:g") + CAPTURED.replace("graph=g", "graph=i").replace("=x", "=z").replace(
+        "synchronize=True", "synchronize=True pool=graph:g")),
     ("the default stream is not captured", "L0", "capture_refused graph=g stream=main how=default"),
     ("another one is", None, "capture_refused graph=g stream=s0 how=default"),
     ("no library captures", None, "capture_refused graph=g stream=s0 how=raw"),
@@ -703,6 +301,11 @@ CASES = (
           ("spin stream=s0 ms=1", "L0"), ("host_sync stream=s0", None), ("wait stream=main other=s0", None),
           ("empty_cache", None), ("alloc tensor=x stream=s0 bytes=4096 value=1", None),
           ("alloc tensor=x stream=s1 bytes=4096 value=1", "L0"), ("capture_refused graph=g stream=s0 how=raw", "L0"))),
+    ("replays of a graph are in order", None, CAPTURED + "replay graph=g stream=main \n replay graph=g stream=s1"),
+    ("and after the write of what they read", None, INPUT + "replay graph=g stream=main"),
+    ("once it is waited for", "L0", INPUT + "wait stream=main other=s1 \n replay graph=g stream=main"),
+    ("and, with dropout, after those that write the seed", None, DROPOUT + "replay graph=h stream=s2"),
+    ("all of them", "L0", DROPOUT + "wait stream=s2 other=s1 \n replay graph=h stream=s2"),
     ("replays that share a pool are in order", None, shared()),
     ("then", "L0", shared(ORDERED)),
     ("the first graph may use the second one's output", None,
@@ -718,39 +321,10 @@ CASES = (
 
 
 class Rules(unittest.TestCase):
-    def test_a_program_needs_its_level_and_the_other_rules_agree(self):
+    def test_a_program_needs_its_level(self):
         for what, level, text in CASES:
             with self.subTest(what):
-                steps = steps_of(text)
-                self.assertEqual(program.needed_level(steps), level)
-                if level is not None:
-                    self.assertIsNone(recheck(steps, fences=level == "F"))
-                if level == "F" and "capture" not in text or what == "allocating again without a wait is a race":
-                    self.assertIn("reuse", recheck(steps))
-
-    def without_a_step(self, count, at_least, choose, level="L1", **kind):
-        """Random programs with a step less are refused, or right by the other rules."""
-        refused = 0
-        for seed in range(count):
-            steps = generate.random_program(seed, **kind)["steps"]
-            at = choose(steps)
-            shorter = steps[:at] + steps[at + 1:]
-            if program.check(shorter, level) is None:
-                self.assertIsNone(recheck(shorter, level == "F"), (seed, at, level))
-            else:
-                refused += 1
-        self.assertGreater(refused, at_least)
-
-    def test_a_program_with_a_step_less_is_refused_or_still_right(self):
-        random_ = random.Random(1)
-        self.without_a_step(3000, 500, lambda steps: random_.randrange(len(steps)))
-
-    def test_a_program_with_collectives_and_a_step_less_is_refused_or_still_right(self):
-        random_ = random.Random(2)
-        for level in ("L1", "F"):
-            self.without_a_step(2000, 300, lambda steps: random_.choice(
-                [at for at, step in enumerate(steps) if step["op"] in (
-                    "work_wait", "work_drop", "wait", "host_sync", "device_sync", "drop")]), level, collectives=level)
+                self.assertEqual(program.needed_level(steps_of(text)), level)
 
 
 class Shrinking(unittest.TestCase):
@@ -918,8 +492,7 @@ class Outcomes(unittest.TestCase):
         said = subprocess.run([sys.executable, str(HERE / "programs.py"), "--list"], check=True,
                               capture_output=True, text=True).stdout
         listed = {line.split()[0].split("-")[0] for line in said.splitlines()}
-        self.assertLessEqual({str(number) for number in range(2, 24)} - {"8", "10"},
-                             {name.rstrip("abcdefghi") for name in listed})
+        self.assertLessEqual({"1g", "1i", "2", "3a", "16", "23"}, listed)
 
     def test_of_a_process(self):
         outcome = run_programs.outcome_of
@@ -938,8 +511,4 @@ class Outcomes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if "--programs" in sys.argv:
-        at = sys.argv.index("--programs")
-        PROGRAMS = int(sys.argv[at + 1])
-        del sys.argv[at:at + 2]
     unittest.main()

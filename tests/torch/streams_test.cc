@@ -1,156 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captures as PyTorch's programs have them: pools that are paused and resumed, captures that fail,
-// and streams that are known by their handles alone.
+// Streams that are known by their handles alone, and captures of other libraries on them.
+#include "torch/streams.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
-#include <memory>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "tests/torch/fake_runtime.h"
-#include "torch/device_memory.h"
-#include "torch/errors.h"
 #include "weir/sim_device.h"
 
 namespace weir::pytorch {
 namespace {
-
-constexpr std::array<std::uint64_t, kContextEventsLost> kNoneLost{};
-
-class Captures : public testing::Test {
- protected:
-  static constexpr c10::MempoolId_t kPool{0, 1};
-
-  void TearDown() override {
-    EXPECT_THAT(heap_.validate(), testing::IsEmpty());
-    EXPECT_EQ(device_.race_count(), 0u);
-  }
-
-  // CUDAGraph's filter, before its capture and in it; and the one of
-  // _cuda_beginAllocateCurrentThreadToPool.
-  void begin_for_a_capture(Stream stream) {
-    auto id = std::make_shared<std::uint64_t>(0);
-    check(memory_.pools().begin(
-        kPool,
-        [this, id, stream](cudaStream_t asking) {
-          const CaptureInfo info = *device_.capture_info(Stream::of_captured(asking));
-          if (info.status != CaptureInfo::Status::active) return false;
-          if (*id == 0) *id = device_.capture_info(stream)->id;
-          return info.id == *id;
-        },
-        stream));
-  }
-  void begin_for_this_thread(c10::MempoolId_t pool, Stream stream) {
-    const auto me = std::this_thread::get_id();
-    check(memory_.pools().begin(
-        pool, [me](cudaStream_t) { return std::this_thread::get_id() == me; }, stream));
-  }
-  void capture(Stream stream) {
-    ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::relaxed).ok());
-  }
-  void end(Stream stream) {
-    const Result<GraphHandle> graph = device_.end_capture(stream);
-    ASSERT_TRUE(graph.ok());
-    EXPECT_TRUE(device_.destroy_graph(*graph).ok());
-  }
-  void* written(Bytes bytes, Stream stream) {
-    void* const block = memory_.allocate(bytes, stream);
-    EXPECT_TRUE(device_.launch(stream, Writes(block, bytes), 10_us).ok());
-    return block;
-  }
-  void free(void* block) { EXPECT_TRUE(memory_.deallocate(block)); }
-  // Eight streams use the same memory, one after the other.
-  void expect_memory_to_move() {
-    const Bytes before = device_.physical_bytes();
-    for (int i = 0; i < 8; ++i) {
-      free(written(256_MiB, device_.new_stream()));
-      device_.advance(1_ms);
-    }
-    EXPECT_LE(device_.physical_bytes() - before, 300_MiB);
-    EXPECT_EQ(heap_.statistics().context_events_lost, kNoneLost);
-  }
-
-  SimDevice device_;
-  const Stream a_ = device_.new_stream(), b_ = device_.new_stream();
-  DeviceHeap heap_{device_, {.trust = Trust::context}};
-  DeviceMemory memory_{0, device_, heap_};
-};
-
-// Of a stream that PyTorch was given: it can't be asked later whether its capture goes on.
-TEST_F(Captures, ACaptureOfAnOutsideStreamStaysWholeWhileItsPoolIsPaused) {
-  Stream outside = a_;
-  outside.may_end = true;
-  void* const x = written(128_MiB, b_);
-  begin_for_a_capture(outside);
-  capture(outside);
-  check(memory_.pools().end(kPool, outside));
-  free(x);
-  free(written(128_MiB, device_.new_stream()));
-  begin_for_this_thread(kPool, outside);
-  end(outside);
-  check(memory_.pools().end(kPool, outside));
-  while (memory_.pools().uses(kPool) > 0) check(memory_.pools().release(kPool));
-  expect_memory_to_move();
-}
-
-// The capture fails before it asks for memory, or can't begin.
-TEST_F(Captures, ACaptureThatFailedIsClosed) {
-  for (const bool began : {false, true}) {
-    begin_for_a_capture(a_);
-    if (began) {
-      capture(a_);
-      end(a_);
-    }
-    memory_.pools().close_failed({b_});
-    EXPECT_EQ(memory_.pools().uses(kPool), 1) << "another stream's";
-    memory_.pools().close_failed({a_});
-    EXPECT_EQ(memory_.pools().uses(kPool), 0);
-    EXPECT_THROW(check(memory_.pools().end(kPool)), c10::Error);
-    expect_memory_to_move();
-  }
-}
-
-// use_mem_pool() within the capture: the thread has yet to leave that pool.
-TEST_F(Captures, APoolThatWasEnteredInACaptureThatFailedIsNotClosed) {
-  constexpr c10::MempoolId_t kEntered{0, 2};
-  memory_.pools().retain(kEntered);
-  begin_for_a_capture(a_);
-  capture(a_);
-  begin_for_this_thread(kEntered, a_);
-  end(a_);
-  memory_.pools().close_failed({a_});
-  EXPECT_EQ(memory_.pools().uses(kPool), 0);
-  EXPECT_EQ(memory_.pools().uses(kEntered), 2);
-  check(memory_.pools().end(kEntered));
-  for (int uses = 2; uses > 0; --uses) check(memory_.pools().release(kEntered));
-  expect_memory_to_move();
-}
-
-TEST_F(Captures, ACaptureThatGoesOnIsNotClosed) {
-  begin_for_a_capture(a_);
-  capture(a_);
-  free(written(1_MiB, a_));
-  memory_.pools().close_failed({a_});
-  EXPECT_EQ(memory_.pools().uses(kPool), 1);
-  free(written(1_MiB, a_));
-  end(a_);
-  check(memory_.pools().end(kPool));
-  check(memory_.pools().release(kPool));
-}
-
-// What a failed capture asked for, and still has, is the pool's until it is freed.
-TEST_F(Captures, AFailedCapturesMemoryGoesBack) {
-  begin_for_a_capture(a_);
-  capture(a_);
-  void* const x = written(64_MiB, a_);
-  end(a_);
-  memory_.pools().close_failed({a_});
-  free(x);
-  (void)heap_.trim(0_B, Trim::waits);
-  EXPECT_EQ(device_.physical_bytes(), 0_B);
-}
 
 // PyTorch's own streams are made once in a process, and on this device.
 class StreamsByHandle : public testing::Test {
