@@ -36,6 +36,23 @@ TEST_F(FencePoints, OneEventServesTheBlocksAndWhoeverWaits) {
   free(two);
 }
 
+// The pool's block comes first: the one behind it alone would need no fence of its own.
+TEST_F(FencePoints, OfBlocksOfAPoolAndOfTheHeapAreOfEach) {
+  GraphPool pool(*heap_);
+  void* const own = written(4_MiB, a_);
+  PoolBinding binding = warm_up(pool, a_);
+  void* const block = written(4_MiB, a_);
+  binding.close();
+  order(a_, b_);
+  read(b_, block, 10_ms);
+  const std::vector<void*> both{block, own};
+  ASSERT_TRUE(heap_->fence(both, b_).ok());
+  free(block);
+  binding = warm_up(pool, a_);
+  free(written(4_MiB, a_));  // a race, were the fence lost
+  free(own);
+}
+
 TEST_F(FencePoints, AKnownWaitIsNotMadeAgain) {
   void* const block = written(4_MiB, a_);
   const Fence written = take({}, a_);
