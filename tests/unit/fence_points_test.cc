@@ -376,5 +376,26 @@ TEST_F(FencePoints, AWaitThatTheProgramMadeItselfIsKnown) {
   EXPECT_TRUE(device_.destroy_event(own).ok());
 }
 
+// Meanwhile another thread takes more points of the stream than are remembered.
+TEST(HostWaits, AnEventThatTheHostWaitsForIsNotUsedAnew) {
+  SimDevice device;
+  test::CallsAsTheHostWaits calls(device);
+  DeviceHeap heap(calls);
+  const Stream a = device.new_stream(), b = device.new_stream(), c = device.new_stream();
+  void* const used = *heap.allocate(64_MiB, a);
+  void* const other = *heap.allocate(1_MiB, b);
+  ASSERT_TRUE(device.launch(a, Writes(used, 64_MiB), 10_ms).ok());
+  ASSERT_TRUE(heap.deallocate(used).ok());
+  calls.call = [&] {
+    for (int i = 0; i < 64; ++i) EXPECT_TRUE(heap.fence(other, a).ok());
+    EXPECT_TRUE(heap.fence(other, c).ok());
+  };
+  ASSERT_TRUE(heap.trim(0_B, Trim::waits).ok());
+  EXPECT_GE(device.now(), 10_ms);
+  EXPECT_EQ(device.race_count(), 0u);  // nor was memory unmapped that is in use
+  EXPECT_TRUE(heap.deallocate(other).ok());
+  device.finish();
+}
+
 }  // namespace
 }  // namespace weir
