@@ -119,6 +119,29 @@ TEST_F(HeapReuse, TheStreamOfAllStreamsIsNamedByNoProgram) {
   for (void* const block : both) free(heap, block);
 }
 
+// More streams than the heap remembers the order of at a time.
+TEST_F(HeapReuse, EachOfManyStreamsWaitsForTheOneThatFreedItsMemory) {
+  constexpr std::size_t kStreams = 70;
+  DeviceHeap heap(device_);
+  std::vector<void*> blocks(2 * kStreams);
+  for (void*& block : blocks) {
+    block = allocate(heap, 4_MiB, a_);
+    write(a_, block, 4_MiB, 10_ms);
+  }
+  for (void* const block : blocks) free(heap, block);
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    const Stream stream = device_.new_stream();
+    for (const std::size_t at : {2 * i, 2 * i + 1}) {
+      blocks[at] = allocate(heap, 4_MiB, stream);
+      write(stream, blocks[at], 4_MiB);
+    }
+  }
+  EXPECT_EQ(heap.statistics().stream_waits, kStreams);
+  EXPECT_EQ(device_.race_count(), 0u);
+  for (void* const block : blocks) free(heap, block);
+  device_.finish();
+}
+
 class HeapPointers : public CoreHeap {};
 
 TEST_F(HeapPointers, AnyPointerIntoALiveBlockFindsIt) {

@@ -36,6 +36,23 @@ TEST_F(FencePoints, OneEventServesTheBlocksAndWhoeverWaits) {
   free(two);
 }
 
+// The pool's block comes first: the one behind it alone would need no fence of its own.
+TEST_F(FencePoints, OfBlocksOfAPoolAndOfTheHeapAreOfEach) {
+  GraphPool pool(*heap_);
+  void* const own = written(4_MiB, a_);
+  PoolBinding binding = warm_up(pool, a_);
+  void* const block = written(4_MiB, a_);
+  binding.close();
+  order(a_, b_);
+  read(b_, block, 10_ms);
+  const std::vector<void*> both{block, own};
+  ASSERT_TRUE(heap_->fence(both, b_).ok());
+  free(block);
+  binding = warm_up(pool, a_);
+  free(written(4_MiB, a_));  // a race, were the fence lost
+  free(own);
+}
+
 TEST_F(FencePoints, AKnownWaitIsNotMadeAgain) {
   void* const block = written(4_MiB, a_);
   const Fence written = take({}, a_);
@@ -343,6 +360,27 @@ TEST_F(FencePoints, AWaitThatTheProgramMadeItselfIsKnown) {
   wait(a_, later);
   EXPECT_EQ(device_.calls(DeviceCall::wait), waits + 1);
   EXPECT_TRUE(device_.destroy_event(own).ok());
+}
+
+// Meanwhile another thread takes more points of the stream than are remembered.
+TEST(HostWaits, AnEventThatTheHostWaitsForIsNotUsedAnew) {
+  SimDevice device;
+  test::CallsAsTheHostWaits calls(device);
+  DeviceHeap heap(calls);
+  const Stream a = device.new_stream(), b = device.new_stream(), c = device.new_stream();
+  void* const used = *heap.allocate(64_MiB, a);
+  void* const other = *heap.allocate(1_MiB, b);
+  ASSERT_TRUE(device.launch(a, Writes(used, 64_MiB), 10_ms).ok());
+  ASSERT_TRUE(heap.deallocate(used).ok());
+  calls.call = [&] {
+    for (int i = 0; i < 64; ++i) EXPECT_TRUE(heap.fence(other, a).ok());
+    EXPECT_TRUE(heap.fence(other, c).ok());
+  };
+  ASSERT_TRUE(heap.trim(0_B, Trim::waits).ok());
+  EXPECT_GE(device.now(), 10_ms);
+  EXPECT_EQ(device.race_count(), 0u);  // nor was memory unmapped that is in use
+  EXPECT_TRUE(heap.deallocate(other).ok());
+  device.finish();
 }
 
 }  // namespace

@@ -230,5 +230,16 @@ TEST(Layouts, DifferWhereABlockIsLargerThoughItLiesInTheSamePlace) {
   EXPECT_NE(layouts(40_MiB), layouts(41_MiB));
 }
 
+// A stream's heap serves another stream once the first is retired.
+TEST(Layouts, CountEachPlacementOnceThoughItsStreamIsRetired) {
+  SimDevice device;
+  DeviceHeap heap(device);
+  const Stream first = device.new_stream(), second = device.new_stream();
+  for (int i = 0; i < 3; ++i) free(heap, allocate(heap, 1_MiB, first));
+  ASSERT_TRUE(heap.retire(first).ok());
+  free(heap, allocate(heap, 1_MiB, second));
+  EXPECT_EQ(heap.layouts().front().placements, 4u);
+}
+
 }  // namespace
 }  // namespace weir::test

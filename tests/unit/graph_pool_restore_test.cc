@@ -137,6 +137,23 @@ TEST_F(GraphPoolRestore, WithoutMemoryForItsBlocksAStateIsRefusedAndAllIsAsItWas
   free_all();
 }
 
+TEST_F(GraphPoolRestore, ABlockThatARefusedOnePutBackStillWaitsForItsUsers) {
+  PoolBinding binding = warm_up(pool(), a_);
+  void* const large = allocate(24_MiB, a_);
+  const std::vector<PlacedBlock> state = pool().blocks();
+  free(large);
+  device_.finish();
+  ASSERT_TRUE(heap_->trim().ok());
+  void* const block = written(4_MiB, a_);
+  ASSERT_TRUE(heap_->record_stream(block, b_).ok());
+  heap_->set_limit(8_MiB);
+  expect_error(pool().restore(state), ErrorCode::out_of_memory, "limit");
+  order(a_, b_);
+  read(b_, block, 10_ms);
+  free(block);
+  free(written(4_MiB, a_));  // a race, were the user forgotten
+}
+
 // Nothing is changed before it is known that every block could be one of the pool's.
 TEST_F(GraphPoolRestore, PlacesThatNoBlockOfThePoolCanHaveAreRefusedBeforeAnythingIsFreed) {
   PoolBinding binding = warm_up(pool(), a_);
