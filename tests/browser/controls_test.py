@@ -53,15 +53,6 @@ class Narrowed(PageTest):
         self.assertEqual(self.js("return weirPage.charts[0].block"), first)
         self.assertIn("gelu", self.text("#story"))
 
-    def test_an_address_finds_the_blocks_around_it(self):
-        address = self.js("return weirPage.recordings[0].address[3] + 100")
-        self.fill("#find", hex(int(address)))
-        self.wait_for("return document.getElementById('result').textContent !== ''")
-        found = self.js("return weirPage.charts[0].foundBlocks")
-        self.assertIn(3, found)
-        self.find("#found button").click()
-        self.assertIn(self.js("return weirPage.charts[0].block"), found)
-
     def test_what_is_not_there_is_said_to_be_missing(self):
         self.fill("#find", "no such function")
         self.wait_for("return document.getElementById('result').textContent === 'nothing found'")
@@ -114,28 +105,6 @@ class Reached(PageTest):
         self.find("#find").send_keys("+c0d?")
         self.assertEqual(self.view(), before)
         self.assertEqual(self.js("return weirPage.colours.by"), "stream")
-
-    def test_stacks_are_by_age_or_by_address(self):
-        order = """
-            const chart = weirPage.charts[0];
-            const found = [];
-            for (let step = 0; step < chart.selection.step.length; ++step) {
-              chart.stack.moveTo(step);
-              const addresses = [];
-              chart.stack.visit((b) => { addresses.push(arguments[0] ? chart.recording.address[b] : b); });
-              if (addresses.some((a, i) => i > 0 && a <= addresses[i - 1])) return false;
-              found.push(addresses.length);
-            }
-            return found.length;"""
-        self.assertEqual(self.js(order, False), 63)
-        self.choose("#stack", "address")
-        self.assertEqual(self.js(order, True), 63)
-        self.choose("#stream", "=0")
-        self.assertGreater(self.js(order, True), 10)
-        self.open("training")  # where old blocks lie behind young ones, too
-        self.assertFalse(self.js(order, True))
-        self.choose("#stack", "address")
-        self.assertGreater(self.js(order, True), 10)
 
 
 class Dressed(PageTest):

@@ -9,7 +9,7 @@ import re
 import tempfile
 
 import browser
-from browser import PageTest
+from browser import Keys, PageTest
 
 
 class Files(PageTest):
@@ -42,19 +42,19 @@ class Files(PageTest):
         self.open("driver")
         self.js("const c = weirPage.charts[0]; c.setMoment(c.recording.stepTime.length - 1)")
         self.assertIn("Lent scratch, hatched over its blocks: 16 MiB of graph pool 6.", self.text(".pages .facts"))
-        chosen, same = self.js("""
+        self.js("document.querySelector('canvas.map').focus()")
+        told = []
+        for _ in range(self.js("return weirPage.charts[0].map.boxes.length")):
+            self.press(Keys.ARROW_RIGHT)
+            told.append(self.text(".pages .about"))
+        self.assertEqual([each for each in told if "scratch that graph pool 6 lends" in each],
+                         [each for each in told if each.startswith("Page 1: ")])
+        same = self.js("""
             const {map} = weirPage.charts[0];
-            const box = map.boxes.findIndex(({page}) => page.id === 1);
             const drawn = map.canvas.toDataURL();
-            map.canvas.focus();
-            for (let i = 0; i <= box; ++i)
-              map.canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}));
-            const chosen = map.about.textContent;
-            map.chosen = -1;
-            map.boxes[box].page.lender = 0;
+            map.boxes.find(({page}) => page.id === 1).page.lender = 0;
             map.draw();
-            return [chosen, drawn === map.canvas.toDataURL()];""")
-        self.assertIn("scratch that graph pool 6 lends", chosen)
+            return drawn === map.canvas.toDataURL();""")
         self.assertFalse(same, "it is not hatched")
 
     def test_all_streams_are_named_in_words_and_are_no_choice(self):
@@ -120,8 +120,6 @@ class Files(PageTest):
         self.open("command")
         names = [e.text.split()[0] for e in self.find_all(".head h1")]
         self.assertEqual(names, ["gnn.trace.gz", "gnn7.trace.gz"])
-        self.assertIn("reserved / live 1.0131", self.find_all(".head .facts")[0].text)
-        self.assertIn("reserved / live 1.0102", self.find_all(".head .facts")[1].text)
         self.screenshot("gnn")
 
     def test_a_small_window_needs_no_sideways_scrolling(self):

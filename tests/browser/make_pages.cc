@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -213,29 +212,6 @@ Loaded layers() {
   return recording;
 }
 
-// One function, called from three, has all; PyTorch's calls stand between.
-Loaded evaluation() {
-  constexpr std::array<std::uint64_t, 4> kMiB = {500, 500, 300, 64};
-  std::string text;
-  for (std::size_t i = 0; i < 8; ++i)
-    text += fmt::format("a {} {} 0 {}\n", i, kMiB[i % 4] << 20, 100 * i);
-  for (std::size_t i = 0; i < 8; ++i)
-    text += fmt::format("r {0} {1} 0 {2}\nf {0} {1} 0 {2}\n", i, kMiB[i % 4] << 20, 5000 + i);
-  Loaded recording = replayed_text("evaluation", text);
-  const std::vector<RecordedFrame> frames = {{"linear", "torch/functional.py", 4},
-                                             {"Head.forward", "model.py", 7},
-                                             {"Module._call_impl", "torch/module.py", 3},
-                                             {"Module._wrapped_call_impl", "torch/module.py", 2},
-                                             {"Net.forward", "model.py", 9},
-                                             {"evaluate", "train.py", 30},
-                                             {"train_step", "train.py", 12},
-                                             {"main", "train.py", 50}};
-  const std::vector<std::uint32_t> by_evaluate = {0, 1, 2, 3, 4, 2, 3, 5, 7};
-  give_stacks(recording, frames,
-              {by_evaluate, by_evaluate, {0, 1, 2, 3, 6, 7}, {0, 4, 2, 3, 6, 7}});
-  return recording;
-}
-
 Loaded hostile() {
   const std::string bad =
       "</script><script>window.hurt = 1</script><img src=x onerror='hurt=1'>\"'&";
@@ -316,50 +292,12 @@ Loaded driver() {
   return recording;
 }
 
-// How many events the largest pages have.
+// How many events the largest page has.
 #ifdef WEIR_SHORT_PAGES
-constexpr int kDense = 100'000, kMany = 50'000;
+constexpr int kDense = 100'000;
 #else
-constexpr int kDense = 1'000'000, kMany = 500'000;
+constexpr int kDense = 1'000'000;
 #endif
-
-// Blocks of all sizes that live long and short on eight streams; `count` of them.
-Loaded many(std::uint32_t count) {
-  Loaded recording;
-  recording.source = "many";
-  recording.program = "made up";
-  std::mt19937 random(1);                                     // NOLINT: the same page each time
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> live;  // address, bytes
-  std::int64_t time = 0;
-  std::uint64_t address = 1ULL << 40;
-  const auto add = [&](Event event) {
-    event.time = {time += 200 + static_cast<std::int64_t>(random() % 2000)};
-    recording.events.push_back(event);
-  };
-  add({.kind = EventKind::create, .page = {0}, .bytes = 4224_MiB});
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint64_t bytes = 512ULL << (random() % 15);
-    const std::uint64_t stream = random() % 8;
-    add({.kind = EventKind::allocate,
-         .heap = {static_cast<std::uint32_t>(stream)},
-         .stream = stream,
-         .address = {address},
-         .bytes = {bytes},
-         .requested = {bytes}});
-    live.emplace_back(address, bytes);
-    address += bytes;
-    // Waves, 1,500 to 3,500 blocks high.
-    const std::size_t wanted = i % 40000 < 20000 ? 3500 : 1500;
-    while (live.size() > wanted) {
-      const std::size_t which =
-          live.size() - 1 -
-          std::min<std::size_t>(live.size() - 1, random() % (1 + random() % 3500));
-      add({.kind = EventKind::deallocate, .address = {live[which].first}});
-      live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
-    }
-  }
-  return recording;
-}
 
 // Beginnings and ends in no order, on four streams; up to 20,000 blocks live at once.
 Loaded dense() {
@@ -531,7 +469,6 @@ int main(int argc, char** argv) {
       {"moment", [] { return std::vector{weir::moment()}; }},
       {"driver", [] { return std::vector{weir::driver()}; }},
       {"layers", [] { return std::vector{weir::layers()}; }},
-      {"evaluation", [] { return std::vector{weir::evaluation()}; }},
       {"failed", [] { return std::vector{weir::failed()}; }},
       {"pytorch", [] { return std::vector{weir::pytorch()}; }},
       {"backward", [] { return std::vector{weir::backward()}; }},
@@ -547,7 +484,6 @@ int main(int argc, char** argv) {
        [] {
          return std::vector{weir::small(), weir::small()};
        }},
-      {"many", [] { return std::vector{weir::many(weir::kMany)}; }},
       {"dense", [] { return std::vector{weir::dense()}; }},
       {"pools", [] { return std::vector{weir::pooled()}; }},
       {"serve",

@@ -7,11 +7,10 @@ where PYTORCH_MEMORY_VIZ says.
 usage: look_test.py WEIR TRACES_FOLDER
 """
 
-import base64
+import collections
 import csv
 import gzip
 import importlib.util
-import itertools
 import json
 import os
 import pickle
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import time
 import unittest
-import zlib
 
 WEIR, TRACES = sys.argv[1], sys.argv[2]
 TRACE_NAMES = ["serve_multistream", "gnn", "graph_two_stream"]
@@ -227,6 +225,30 @@ class Look(unittest.TestCase):
         self.assertEqual(counters["live"][-1], sum(s["allocated_size"] for s in segments))
         self.assertIn("stream 0", threads.values())
 
+    def test_perfettos_tracks_count_what_the_report_counts(self):
+        for name in ("serve_multistream", "graph_two_stream"):
+            path = self.path(name + ".perfetto")
+            run("timeline", self.trace(name), "--to", "perfetto", "-o", path)
+            with open(path, encoding="utf-8") as file:
+                events = json.load(file)["traceEvents"]
+            points, at_end = collections.Counter(), collections.Counter()
+            for row in self.blocks(name, "timeline"):
+                stays = row["live_at_end"] == "1"
+                pool = ["live of pool " + row["pool"]] if row["pool"] != "0" else []
+                for track in ["live of stream " + row["stream"] + ", captured" * int(row["captured"]), *pool]:
+                    points[track] += 1 if stays else 2
+                    at_end[track] += int(row["bytes"]) * stays
+            levels = collections.defaultdict(list)
+            for event in events:
+                if event["ph"] == "C" and event["name"].startswith("live of "):
+                    levels[event["name"]].append(event["args"]["bytes"])
+            self.assertEqual({track: len(found) for track, found in levels.items()}, points)
+            self.assertEqual({track: found[-1] for track, found in levels.items()}, at_end)
+            report = json.loads(subprocess.run([WEIR, "report", "--json", "--top", "1000000", self.trace(name)],
+                                               check=True, capture_output=True).stdout)
+            fences = sum(event["args"]["fences"] for event in events if "fences" in event.get("args", {}))
+            self.assertEqual(fences, sum(each["waits"] for each in report["waited_for"]))
+
 
 def entry(action, address, size, time, stream=0, frames=()):
     return {"action": action, "addr": address, "size": size, "stream": stream, "time_us": time,
@@ -284,66 +306,6 @@ class Convert(unittest.TestCase):
     def test_another_device(self):
         self.assertEqual(self.convert(self.snapshot, 4, "--device", "1"), ["a 0 2 0 0"])
 
-    def test_a_report_begins_with_the_request_that_failed_and_says_what_would_help(self):
-        with open(self.path("in.pickle"), "wb") as file:
-            pickle.dump(self.snapshot, file, 4)
-        result = subprocess.run([WEIR, "report", self.path("in.pickle"), "--json=" +
-                                 self.path("out.json")], capture_output=True, text=True)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertRegex(result.stdout, r"^Out of memory on device 0 of 2: 77 B wanted at ")
-        self.assertIn("\nNo setting is enough alone: up to the failed request it needs 6.00 MiB, ", result.stdout)
-        with open(self.path("out.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["pytorch_peak_reserved_bytes"], 4096)
-
-    def page_data(self):
-        """The header and the columns, each as its numbers, of the page of in.pickle."""
-        result = subprocess.run([WEIR, "timeline", self.path("in.pickle"), "--to", "html", "-o",
-                                 self.path("out.html")], capture_output=True, text=True)
-        if "without D3" in result.stderr:
-            self.skipTest(result.stderr)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        with open(self.path("out.html"), encoding="utf-8") as file:
-            text = file.read().split('class="recording">')[1].split("<")[0]
-        data = zlib.decompress(base64.b64decode(text))
-        size = int.from_bytes(data[:4], "little")
-        header = json.loads(data[4:4 + size])
-        columns, place = {}, 4 + size
-        for name, length in header["columns"]:
-            numbers, number, shift = [], 0, 0
-            for byte in data[place:place + length]:
-                number, shift = number | (byte & 0x7f) << shift, shift + 7
-                if byte < 0x80:
-                    numbers.append(number)
-                    number = shift = 0
-            columns[name], place = numbers, place + length
-        return header, columns
-
-    def test_a_page_has_what_pytorch_had_reserved(self):
-        segment = {"address": 1 << 40, "stream": 0, "device": 0,
-                   "blocks": [{"size": 6 << 20, "state": "inactive"}]}
-        history = [entry("segment_alloc", 1 << 41, 20 << 20, 100), entry("alloc", 1 << 41, 512, 101),
-                   entry("segment_map", 1 << 42, 2 << 20, 103), entry("segment_free", 1 << 41, 20 << 20, 107),
-                   entry("free_completed", 1 << 41, 512, 108)]
-        snapshot = {"segments": [{**segment, "total_size": 6 << 20}], "device_traces": [history],
-                    "external_annotations": [], "allocator_settings": {}}
-        with open(self.path("in.pickle"), "wb") as file:
-            pickle.dump(snapshot, file, 4)
-        header, columns = self.page_data()
-
-        def summed(numbers):
-            return list(itertools.accumulate(n // 2 if n % 2 == 0 else -(n + 1) // 2 for n in numbers))
-        # From the end back: 6 MiB are left, 26 before the free, 24 before the map, 4 at first. Times
-        # count from the first allocation.
-        self.assertEqual([b >> 20 for b in summed(columns["other_bytes"])], [4, 24, 26, 6])
-        self.assertEqual(summed(columns["other_time"]), [0, 0, 2000, 6000])
-        self.assertEqual(header["other_peak_reserved"], 26 << 20)
-        self.assertEqual(header["source"], "in.pickle")  # and no folder
-
-        snapshot["allocator_settings"] = {"allocator": "weir"}  # its pages are not PyTorch's
-        with open(self.path("in.pickle"), "wb") as file:
-            pickle.dump(snapshot, file, 4)
-        self.assertEqual(self.page_data()[1]["other_bytes"], [])
-
     def report(self, events):
         segment = {"address": 1 << 40, "stream": 0, "device": 0, "total_size": 2 << 20, "blocks": [
             {"size": 2 << 20, "state": "active_allocated"}]}
@@ -366,7 +328,7 @@ class Convert(unittest.TestCase):
         self.assertIn("  softmax (nn.py:6) · exp < forward (model.py:39) ", report)
         run("timeline", self.path("in.pickle"), "--to", "csv", "-o", self.path("out.csv"))
         with open(self.path("out.csv"), encoding="utf-8") as file:
-            told = file.read() + report + json.dumps(self.page_data()[0])
+            told = file.read() + report
         self.assertIn("project/src/nn.py", told)
         self.assertNotIn("somebody", told)
 

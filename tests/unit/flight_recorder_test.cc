@@ -101,11 +101,8 @@ TEST_F(FlightRecorder, MoreThanABlockOfLiveBlocksIsSaidOnce) {
 }
 
 TEST_F(FlightRecorder, StacksOfWhatIsStillLiveAreKnown) {
-  class OneStack final : public StackSource {
-   public:
-    std::uint32_t here() override { return 3; }
-    std::vector<RecordedFrame> frames(std::uint32_t) override { return {{"f", "f.cc", 1}}; }
-  } stacks;
+  test::GivenStacks stacks;
+  stacks.of = {{3, {{"f", "f.cc", 1}}}};
   const auto recorder = Recorder::keep(4_KiB, {.stacks = &stacks});
   Event first = allocated(4096, 1_KiB, 1_us, 1);
   first.stack = 3;

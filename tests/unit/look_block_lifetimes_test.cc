@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "look/block_lifetimes.h"
 #include "look/load.h"
@@ -17,6 +19,7 @@ namespace weir {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsEmpty;
 
 TEST(BlockLifetimes, BlocksThatAreThereAtTheBeginningOrAtTheEndSaySo) {
   HandMade made;
@@ -123,24 +126,50 @@ TEST(Load, TraceAgreesWithItsReplay) {
     ASSERT_EQ(lifetimes.blocks[i].requested, trace->blocks[i].bytes);
     ASSERT_EQ(lifetimes.blocks[i].stream, trace->streams[trace->blocks[i].stream]);
   }
-  EXPECT_EQ(report_of(*recording).peak_reserved.reserved, lifetimes.peak_reserved.reserved);
+  const Report described = report_of(*recording, {.at = recording->events.size() / 2});
+  EXPECT_EQ(described.peak_live.live, lifetimes.peak_live.live);
+  EXPECT_EQ(described.peak_reserved.reserved, lifetimes.peak_reserved.reserved);
+  for (const Moment& moment :
+       {described.peak_live, described.peak_reserved, described.end, *described.at}) {
+    EXPECT_EQ(moment.unplaced, 0_B);
+    Bytes parts = moment.requested;
+    for (const Bytes bytes : moment.causes) parts += bytes;
+    EXPECT_EQ(parts, moment.reserved);
+    for (const auto& shares : {moment.by_stream, moment.by_pool, moment.by_size, moment.by_stack}) {
+      Bytes sum;
+      for (const Share& share : shares) sum += share.bytes;
+      EXPECT_EQ(sum, moment.live);
+    }
+  }
 }
 
-// A block that gets bytes whose last use may still run has waited for it: no reuse by another
-// stream goes without, unless the same wait had been made before.
-TEST(Load, BlocksGoFromStreamToStreamWithWaits) {
-  const Result<Loaded> recording = load("bench/traces/serve_multistream.trace.gz");
-  ASSERT_TRUE(recording.ok()) << recording.error().message();
-  const BlockLifetimes lifetimes = lifetimes_of(*recording);
-  std::size_t across = 0, waited = 0;
-  for (const BlockLifetime& lifetime : lifetimes.blocks) {
-    if (lifetime.reused_by == BlockLifetime::kNone) continue;
-    ASSERT_GE(lifetimes.blocks[lifetime.reused_by].begin, lifetime.end);
-    across += lifetimes.blocks[lifetime.reused_by].stream != lifetime.stream;
-    waited += lifetime.waited_for;
-  }
-  EXPECT_GT(across, 0U);
-  EXPECT_GT(waited, 0U);
+// From the end back: 6 MiB are left, 26 before the free, 24 before the map, 4 at first.
+TEST(Load, WhatPyTorchHadReservedFollowsFromItsHistory) {
+  const test::TemporaryFolder folder;
+  const auto reserved = [&folder](const std::string& settings) {
+    std::string events;
+    int time = 0;
+    for (const auto& [action, address, bytes] : {std::tuple{"segment_alloc", 2_TiB, 20_MiB},
+                                                 {"alloc", 2_TiB, 512_B},
+                                                 {"segment_map", 4_TiB, 2_MiB},
+                                                 {"segment_free", 2_TiB, 20_MiB},
+                                                 {"free_completed", 2_TiB, 512_B}}) {
+      events += std::string(events.empty() ? "" : ",") + R"({"action": ")" + action +
+                R"(", "stream": 0, "addr": )" + std::to_string(address.count) + R"(, "size": )" +
+                std::to_string(bytes.count) + R"(, "time_us": )" + std::to_string(++time) + "}";
+    }
+    const Result<Loaded> loaded =
+        load(folder.write("s.json", R"({"segments": [{"device": 0, "address": 4096, "stream": 0,
+            "total_size": 6291456, "blocks": [{"size": 6291456, "state": "inactive"}]}],
+            "device_traces": [[)" + events +
+                                        R"(]], "allocator_settings": )" + settings + "}"));
+    EXPECT_TRUE(loaded.ok());
+    std::vector<std::uint64_t> mib;
+    for (const RecordedReserved& at : loaded->other_reserved) mib.push_back(at.bytes.count >> 20);
+    return mib;
+  };
+  EXPECT_THAT(reserved("{}"), ElementsAre(4, 24, 26, 6));
+  EXPECT_THAT(reserved(R"({"allocator": "weir"})"), IsEmpty()) << "its pages are not PyTorch's";
 }
 
 TEST(Load, RefusesWhatItDoesNotKnowAndNamesTheFile) {

@@ -45,26 +45,18 @@ constexpr std::string_view kLarger =
     "r 0 6291456 0 500\n"
     "f 0 6291456 0 500\n";
 
-TEST_F(LookCommands, ReportPrintsTextOrJson) {
+TEST_F(LookCommands, ReportShowsTheMomentThatIsAskedFor) {
   const std::string trace = write("small.trace", kSmallTrace);
   const Finished text = weir("report " + trace);
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.err, IsEmpty());
-  EXPECT_THAT(text.out,
-              AllOf(HasSubstr("peak of live"), HasSubstr("3.00 MiB"), HasSubstr("live  reserved"),
-                    HasSubstr("page tails"), Not(HasSubstr("the moment asked for"))));
-  const Finished json = weir("report --json --at 400us " + trace);
-  EXPECT_EQ(json.code, 0);
-  const auto parsed = nlohmann::json::parse(json.out);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("peak of live"), HasSubstr("3.00 MiB"),
+                              Not(HasSubstr("the moment asked for"))));
+  EXPECT_THAT(weir("report --at 400us " + trace).out, HasSubstr("the moment asked for"));
+  const auto parsed = nlohmann::json::parse(weir("report --json --at 400us " + trace).out);
   EXPECT_EQ(parsed["peak_live"]["live_bytes"], 3145728 + 1024);
   EXPECT_EQ(parsed["at"]["live_bytes"], 3145728 + 1024);
   EXPECT_EQ(parsed["end"]["live_bytes"], 1024);
-}
-
-TEST_F(LookCommands, AFileNamedJsonIsAFile) {
-  const Finished report = weir("report --json " + write("snap.json", "{\"weir_snapshot\":1}"));
-  EXPECT_EQ(report.code, 0) << report.err;
-  EXPECT_TRUE(nlohmann::json::accept(report.out));
 }
 
 // Two devices; the second ran out of memory, half of which had no block.
@@ -103,23 +95,13 @@ TEST_F(LookCommands, TheRequestThatFailedIsTheHeadlineOfTheDeviceThatRanOut) {
   // What the verdict advises is not advised again.
   const std::string_view all = report.out;
   EXPECT_EQ(all.find("smaller batches"), all.rfind("smaller batches"));
-  EXPECT_THAT(report.out,
-              AllOf(ContainsRegex("device\\s1\\sof\\s3,\\swhich\\sran\\sout\\sof\\smemory;\\sdevice"
-                                  "\\s0\\sheld\\s2.00\\sMiB:\\s--device\\sshows\\sit"),
-                    HasSubstr("live  Weir would hold"), HasSubstr("remainder")));
-  EXPECT_THAT(report.out,
-              HasSubstr("used for     blocks     bytes    share\n  activations       1"));
-  EXPECT_THAT(report.out, HasSubstr("or recompute activations"));
   const auto json = nlohmann::json::parse(weir("report --json " + file).out);
   EXPECT_EQ(json["length_us"], 7);  // the failure at 19 us is later than the last event
   EXPECT_EQ(json["failed_request"]["requested_bytes"], 20 << 20);
   EXPECT_EQ(json["failed_request"]["free_bytes"], 1 << 20);
   EXPECT_EQ(json["pytorch"]["inactive"]["remainder_bytes"], 10 << 20);
-  const Finished other = weir("report --device 0 " + file);
-  EXPECT_THAT(other.out, AllOf(StartsWith("At its peak, at "),
-                               HasSubstr(" ns, 512 B was live in 1 block on device 0 of 3.\n")));
-  EXPECT_THAT(other.out, ContainsRegex("device 0 of 3; device 1 held 20.0 MiB\\s+and ran out of "
-                                       "memory:\\s+--device shows it"));
+  EXPECT_THAT(weir("report --device 0 " + file).out,
+              HasSubstr(" ns, 512 B was live in 1 block on device 0 of 3.\n"));
   for (const std::string nth : {"2", "7"}) {
     const Finished none = weir("report --device " + nth + " " + file);
     EXPECT_EQ(none.code, 3);
@@ -155,83 +137,84 @@ std::string split_memory(int wanted, std::string_view free, bool had_large = tru
 }
 
 // A snapshot may be of another version of PyTorch's, or damaged.
-TEST_F(LookCommands, OneBlockThatCannotBeReadHidesNoSegment) {
-  const std::string whole = split_memory(16, R"(,"device_free":1048576)");
-  constexpr std::string_view kBlock = R"("size":12582912,"state":"active_allocated")";
-  ASSERT_NE(whole.find(kBlock), std::string::npos);
-  const auto damage = [&](std::string_view block, int code) {
-    std::string snapshot = whole;
-    snapshot.replace(snapshot.find(kBlock), kBlock.size(), block);
-    const Finished report = weir("report --json " + write("odd.json", snapshot));
-    EXPECT_EQ(report.code, code) << report.err;
-    const auto json = nlohmann::json::parse(report.out);
-    EXPECT_THAT(json["verdict"][0].get<std::string>(), HasSubstr("120 MiB was live, ")) << block;
-    EXPECT_GE(json["pytorch"]["reserved_bytes"], 200 << 20) << block;
-    return json["damage"].get<std::string>();
-  };
-  EXPECT_EQ(damage(kBlock, 0), "");
-  EXPECT_EQ(damage(R"("size":12582912,"state":"active_new")", 0), "");
-  constexpr const char* kSize = "1 value can't be read: segments[0].blocks[0].size";
-  EXPECT_EQ(damage(R"("size":null,"state":"active_allocated")", 3), kSize);
-  EXPECT_EQ(damage(R"("size":"12 MiB","state":"active_allocated")", 3), kSize);
-  EXPECT_EQ(damage(R"("state":"active_allocated")", 3), kSize);
-  EXPECT_EQ(damage(R"("size":-1,"state":"active_allocated")", 3), kSize);
-  EXPECT_EQ(damage(R"("size":12582912,"state":null)", 3),
-            "1 value can't be read: segments[0].blocks[0].state");
-  EXPECT_EQ(damage(R"("size":12582912,"state":"active_allocated"}]},
+TEST_F(LookCommands, WhatCannotBeReadIsNamedAndTheRestIsRead) {
+  const std::string split = split_memory(16, R"(,"device_free":1048576)");
+  constexpr const char* kBlock = R"("size":12582912,"state":"active_allocated")";
+  constexpr const char* kOurs = R"({"weir_snapshot": 1, "time_ns": 3, "blocks": [
+    {"address": 512, "bytes": 512, "requested": 500}]})";
+  const struct {
+    std::string in, from, to, named;
+  } cases[] = {
+      {split, kBlock, R"("size":12582912,"state":"active_new")", ""},
+      {split, kBlock, R"("size":null,"state":"active_allocated")", "segments[0].blocks[0].size"},
+      {split, kBlock, R"("size":"12 MiB","state":"active_allocated")",
+       "segments[0].blocks[0].size"},
+      {split, kBlock, R"("state":"active_allocated")", "segments[0].blocks[0].size"},
+      {split, kBlock, R"("size":12582912,"state":null)", "segments[0].blocks[0].state"},
+      {split, kBlock, R"("size":12582912,"state":"active_allocated"}]},
                       {"address":1,"total_size":2097152,"segment_type":"small"},
                       {"address":9000000,"total_size":0,"blocks":[{"size":0,"state":"inactive")",
-                   3),
-            "1 value can't be read: segments[1].blocks");
+       "segments[1].blocks"},
+      {kRanOut, "\"total_size\": 20971520", "\"total_size\": -5", "segments[1].total_size"},
+      {kRanOut, "\"size\": 20971520, \"dev", "\"size\": 1e99, \"dev", "device_traces[1][2].size"},
+      {kRanOut, "\"time_us\": 19", "\"time_us\": -19", "device_traces[1][2].time_us"}};
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.to);
+    std::string snapshot = each.in;
+    snapshot.replace(snapshot.find(each.from), each.from.size(), each.to);
+    const Finished report = weir("report --json " + write("bad.json", snapshot));
+    EXPECT_EQ(report.code, each.named.empty() ? 0 : 3) << report.err;
+    const auto json = nlohmann::json::parse(report.out);
+    EXPECT_EQ(json["damage"], each.named.empty() ? "" : "1 value can't be read: " + each.named);
+    if (each.in != split) continue;
+    EXPECT_THAT(json["verdict"][0].get<std::string>(), HasSubstr("120 MiB was live, "));
+    EXPECT_GE(json["pytorch"]["reserved_bytes"], 200 << 20);
+  }
+  for (const char* const command : {"convert -o - ", "fit --gpu 24GiB "}) {
+    const Finished run = weir(command + path("bad.json"));
+    EXPECT_EQ(run.code, 3) << command;
+    EXPECT_THAT(run.err, HasSubstr("device_traces[1][2].time_us")) << command;
+  }
+  std::string ours = kOurs;
+  ours.replace(ours.find("\"bytes\": 512"), 12, "\"bytes\": -512");
+  const Finished report = weir("report " + write("bad.json", ours));
+  EXPECT_EQ(report.code, 3);
+  EXPECT_THAT(report.err, HasSubstr("bad.json: blocks[0].bytes is -512"));
 }
 
-// The third line of the report, of its JSON and of `weir look` is the same.
-TEST_F(LookCommands, TheThirdLineSaysWhatWouldHelp) {
+TEST_F(LookCommands, TheVerdictIsTheSameInTextInJsonAndInLook) {
   constexpr const char* kFree = R"(,"device_free":1048576)";
   const struct {
     std::string name, snapshot, why, help;
   } cases[] = {
       {"split", split_memory(16, kFree),
        "Out of memory on device 0 by fragmentation: 16.0 MiB wanted at 88.0 us; 120 MiB was live, "
-       "80.0 MiB "
-       "unused in pieces of at most 8.00 MiB, 1.00 MiB free on the device.",
+       "80.0 MiB unused in pieces of at most 8.00 MiB, 1.00 MiB free on the device.",
        "What helps: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True would hold 200 MiB, Weir "
        "(python -m weir run SCRIPT) 200 MiB, with this request (201 MiB were available)."},
-      {"full", split_memory(100, kFree),
-       "Out of memory on device 0: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in "
-       "pieces of "
-       "at "
-       "most 8.00 MiB, 1.00 MiB free on the device.",
+      {"full", split_memory(100, kFree), "Out of memory on device 0: 100 MiB wanted at 88.0 us; ",
        "No setting is enough alone: up to the failed request it needs 220 MiB, and this program "
        "could have at most 201 MiB; a batch at most 0.79 times as large gets past this request "
        "with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."},
-      {"unknown", split_memory(100, ""),
-       "Out of memory on device 0: 100 MiB wanted at 88.0 us; 120 MiB was live, 80.0 MiB unused in "
-       "pieces of "
-       "at "
-       "most 8.00 MiB.",
+      {"unknown", split_memory(100, ""), "Out of memory on device 0: 100 MiB wanted at 88.0 us; ",
        "What helps is not known: the file does not say how much memory there was. 220 MiB is "
-       "needed "
-       "at least; weir fit FILE --gpu SIZE tries the settings."}};
+       "needed at least; weir fit FILE --gpu SIZE tries the settings."}};
   for (const auto& each : cases) {
     const std::string file = write(each.name + ".json", each.snapshot);
     const auto json = nlohmann::json::parse(weir("report --json " + file).out);
-    EXPECT_EQ(json["verdict"][0], each.why);
+    EXPECT_THAT(json["verdict"][0].get<std::string>(), StartsWith(each.why));
     EXPECT_EQ(json["verdict"][2], each.help);
     // Settings are judged by replays alone.
     for (const auto& advice : json["advice"]) {
       EXPECT_THAT(advice["remedy"].get<std::string>(), Not(HasSubstr("ALLOC_CONF")));
     }
-    const auto one_line = [](std::string text) {
+    std::string said;
+    for (const auto& line : json["verdict"]) said += line.get<std::string>() + " ";
+    for (const std::string command : {"report ", "look --no-open "}) {
+      std::string text = weir(command + file).out;
       std::replace(text.begin(), text.end(), '\n', ' ');
-      return text;
-    };
-    const std::string said = each.why +
-                             " Most of it: 120 MiB (100.0 %) in 10 blocks of 8 - "
-                             "16 MiB; no stack was recorded. " +
-                             each.help;
-    EXPECT_THAT(one_line(weir("report " + file).out), StartsWith(said));
-    EXPECT_THAT(one_line(weir("look --no-open " + file).out), StartsWith(said));
+      EXPECT_THAT(text, StartsWith(said)) << command;
+    }
   }
 }
 
@@ -341,12 +324,8 @@ TEST_F(LookCommands, OnlyWhatStaysThroughTheRecordingIsTakenForWeights) {
   }
   EXPECT_EQ(purposes,
             (std::map<std::string, std::uint64_t>{{"weights", 10 << 20}, {"unknown", 16 << 20}}));
-  EXPECT_THAT(
-      weir("report " + file).out,
-      AllOf(HasSubstr("\nMost of it: 16.0 MiB (61.5 %) from before the recording.\n"
-                      "No setting helps: of the 40.0 MiB held at most 14.0 MiB is to gain, all "
-                      "else is in use.\nPyTorch held 40.0 MiB: 10.0 MiB of it"),
-            ContainsRegex("there before the recording began +1 +10.0 MiB +38.5 %")));
+  EXPECT_THAT(weir("report " + file).out,
+              HasSubstr("\nMost of it: 16.0 MiB (61.5 %) from before the recording.\n"));
 }
 
 TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
@@ -367,88 +346,10 @@ TEST_F(LookCommands, ASnapshotWithoutTheSegmentsOfItsDeviceSaysSo) {
                  "4, which held most."));
 }
 
-TEST_F(LookCommands, NumbersThatCountNothingAreNamed) {
-  const auto refused = [&](const std::string& snapshot, const std::string& from,
-                           const std::string& to) {
-    std::string text = snapshot;
-    text.replace(text.find(from), from.size(), to);
-    const Finished report = weir("report " + write("bad.json", text));
-    EXPECT_EQ(report.code, 3) << to;
-    return report.err;
-  };
-  EXPECT_THAT(refused(kRanOut, "\"total_size\": 20971520", "\"total_size\": -5"),
-              HasSubstr("bad.json: 1 value can't be read: segments[1].total_size; the rest was"));
-  EXPECT_THAT(
-      refused(kRanOut, "\"size\": 20971520, \"device_free\"", "\"size\": 1e99, \"device_free\""),
-      HasSubstr("device_traces[1][2].size"));
-  EXPECT_THAT(refused(kRanOut, "\"time_us\": 19", "\"time_us\": -19"),
-              HasSubstr("device_traces[1][2].time_us"));
-  EXPECT_THAT(refused(kRanOut, "[{\"size\": 10485760", "[{\"size\": -1"),
-              HasSubstr("segments[1].blocks[0].size"));
-  for (const char* const command : {"convert -o - ", "fit --gpu 24GiB "}) {
-    const Finished run = weir(command + path("bad.json"));
-    EXPECT_EQ(run.code, 3) << command;
-    EXPECT_THAT(run.err, HasSubstr("segments[1].blocks[0].size")) << command;
-  }
-  constexpr const char* kOurs = R"({"weir_snapshot": 1, "time_ns": 3, "blocks": [
-    {"address": 512, "bytes": 512, "requested": 500}]})";
-  EXPECT_THAT(refused(kOurs, "\"bytes\": 512", "\"bytes\": -512"),
-              HasSubstr("bad.json: blocks[0].bytes is -512, where"));
-  EXPECT_THAT(refused(kOurs, "\"time_ns\": 3", "\"time_ns\": 0.5"), HasSubstr("time_ns is 0.5"));
-}
-
-// A training step with weights of its own, whose gradients and optimizer's state stay.
-std::string one_step() {
-  std::string events, blocks;
-  std::uint64_t next = 1 << 30;
-  const auto event = [&](const char* action, std::uint64_t address, std::string_view function) {
-    events += fmt::format(
-        R"({{"action":"{}","addr":{},"size":16777216,"stream":0,"time_us":{},"frames":[{{"name":"{}",)"
-        R"("filename":"train.py","line":1}}]}},)",
-        action, address, events.size(), function);
-  };
-  const auto kept = [&](std::string_view function) {
-    blocks += R"({"size":16777216,"state":"active_allocated"},)";
-    if (!function.empty()) event("alloc", next, function);
-    next += 16 << 20;
-  };
-  const auto used = [&](int count) {
-    for (int i = 0; i < count; ++i) event("alloc", 1, "work"), event("free_completed", 1, "work");
-  };
-  for (int i = 0; i < 12; ++i) kept("");
-  used(40);
-  for (int i = 0; i < 12; ++i) kept("backward"), used(2);
-  for (int i = 0; i < 12; ++i) kept("step"), kept("step"), used(6);
-  events.pop_back(), blocks.pop_back();
-  return fmt::format(R"({{"segments":[{{"device":0,"address":{},"total_size":{},"stream":0,)"
-                     R"("segment_type":"large","blocks":[{}]}}],"device_traces":[[{}]]}})",
-                     1 << 30, next - (1 << 30), blocks, events);
-}
-
-TEST_F(LookCommands, WhatASingleStepKeepsIsNoLeakInTheConvertedTraceEither) {
-  const std::string file = write("step.json", one_step()), trace = path("step.trace");
-  EXPECT_EQ(weir("convert " + file + " -o " + trace).code, 0);
-  for (const std::string& each : {file, trace}) {
-    const Finished report = weir("report " + each);
-    EXPECT_EQ(report.code, 0) << report.err;
-    EXPECT_THAT(report.out,
-                AllOf(HasSubstr("48"), Not(HasSubstr("only grows")), Not(HasSubstr("grew in"))))
-        << report.out;
-  }
-}
-
-TEST_F(LookCommands, WhatIsWrittenForPyTorchsViewerIsReadBack) {
-  const std::string trace = write("small.trace", kSmallTrace);
-  EXPECT_EQ(weir("timeline --to memory_viz -o=" + path("viz.json") + " " + trace).code, 0);
-  const Finished report = weir("report " + path("viz.json"));  // `-o=` names no file "=..."
-  EXPECT_EQ(report.code, 0) << report.err;
-  EXPECT_THAT(report.out, ContainsRegex("^At its peak, at .*, 3.00 MiB was live in 2 blocks\\."));
-}
-
 TEST_F(LookCommands, AMomentIsWrittenInFormatsThatHaveOne) {
   const std::string trace = write("small.trace", kSmallTrace);
   const auto rows = [&](const std::string& options) {
-    const Finished run = weir("timeline --to csv -o - " + options + " " + trace);
+    const Finished run = weir("timeline --to csv -o=- " + options + " " + trace);
     EXPECT_EQ(run.code, 0) << run.err;
     return std::count(run.out.begin(), run.out.end(), '\n') - 1;
   };
@@ -537,33 +438,26 @@ TEST_F(LookCommands, ASnapshotOfPyTorch20HasItsStacksAndNoInventedTimes) {
                                 Not(ContainsRegex("[0-9] [mu]?s\\b")), Not(HasSubstr("somebody"))));
 }
 
-TEST_F(LookCommands, DiffPrintsWhatChanged) {
+TEST_F(LookCommands, DiffPrintsWhatChangedAndTheFirstCallThatDiffers) {
   const std::string small = write("small.trace", kSmallTrace),
                     larger = write("larger.trace", kLarger);
-  const Finished text = weir("diff " + small + " " + larger);
+  const std::string both = small + " " + larger, said = "differs (bytes";
+  const Finished text = weir("diff " + both);
   EXPECT_EQ(text.code, 0);
-  EXPECT_THAT(text.out, AllOf(HasSubstr("peak live"), HasSubstr("+3.00 MiB")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("peak live"), HasSubstr("+3.00 MiB"), HasSubstr(said)));
+  const auto json = nlohmann::json::parse(weir("diff --json " + both).out);
+  EXPECT_EQ(json["peaks"][0]["change"], 3145728);
   EXPECT_THAT(weir("diff " + small + " " + write("ran_out.json", kRanOut)).out,
               HasSubstr("peaks; reserved by Weir, replayed"));
-  const Finished json = weir("diff --json " + small + " " + larger);
-  EXPECT_EQ(nlohmann::json::parse(json.out)["peaks"][0]["change"], 3145728);
   const Finished same = weir("diff " + small + " " + small);
   EXPECT_EQ(same.code, 0);
   EXPECT_THAT(same.out, HasSubstr("Nothing that a report counts has changed."));
-}
 
-TEST_F(LookCommands, DiffNamesTheFirstCallThatDiffersAloneIfAskedTo) {
-  const std::string small = write("small.trace", kSmallTrace),
-                    larger = write("larger.trace", kLarger);
-  const std::string said = "differs (bytes";
-  EXPECT_THAT(weir("diff " + small + " " + larger).out,
-              AllOf(HasSubstr(said), HasSubstr("peak live")));
-  const Finished calls = weir("diff --calls " + small + " " + larger);
-  EXPECT_EQ(calls.code, 0) << calls.err;
-  EXPECT_THAT(calls.out, AllOf(HasSubstr(said), Not(HasSubstr("peak live"))));
-  const auto json = nlohmann::json::parse(weir("diff --calls --json " + small + " " + larger).out);
-  EXPECT_EQ(json["calls"]["differs"][0], "bytes");
-  EXPECT_FALSE(json.contains("peaks"));
+  EXPECT_THAT(weir("diff --calls " + both).out,
+              AllOf(HasSubstr(said), Not(HasSubstr("peak live"))));
+  const auto calls = nlohmann::json::parse(weir("diff --calls --json " + both).out);
+  EXPECT_EQ(calls["calls"]["differs"][0], "bytes");
+  EXPECT_FALSE(calls.contains("peaks"));
   EXPECT_THAT(weir("diff --calls " + small + " " + small).out, HasSubstr("at the same addresses."));
 }
 

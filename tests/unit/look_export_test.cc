@@ -106,6 +106,22 @@ INSTANTIATE_TEST_SUITE_P(OfBench, TraceRoundTrip,
                          testing::Values("gnn", "graph_serve", "graph_train", "graph_two_stream",
                                          "dist_tp", "serve_multistream", "unet_like"));
 
+// Stream 3 uses block 0 past its free.
+TEST(Replayed, HasTheFencesOfTheTracesOwnStreams) {
+  const Result<Trace> trace = parse_trace(
+      "a 9 512 3 0\na 0 4194304 0 0\nr 0 4194304 0 100\na 1 4194304 0 110\n"
+      "f 0 4194304 0 5000\nr 1 4194304 0 6000\nf 1 4194304 0 6000\nr 9 512 3 7000\n",
+      "t");
+  ASSERT_TRUE(trace.ok());
+  const Result<Recording> recording = replayed(*trace);
+  ASSERT_TRUE(recording.ok());
+  std::vector<std::uint64_t> users;
+  for (const Event& event : recording->events) {
+    if (event.kind == EventKind::fence) users.push_back(event.other);
+  }
+  EXPECT_THAT(users, ElementsAre(3U, 0U));
+}
+
 TEST(WriteTrace, HasFencesWaitsMarksAndWhatWasThereBefore) {
   HandMade made;
   made.page(0).map(0, kAt).allocate(kAt, 100_B, 1).initial();

@@ -90,17 +90,6 @@ TEST(HtmlData, HasBlocksInOrderWithTheirEnds) {
   EXPECT_EQ(data.header["duration"], 7000);
 }
 
-TEST(HtmlData, PagesInARowThatAreLeasedAtOnceAreOneEntry) {
-  Recording recording;
-  for (const std::uint32_t id : {1U, 2U, 3U, 5U})
-    recording.events.push_back({.kind = EventKind::create, .page = {id}, .bytes = 2_MiB});
-  for (const std::uint32_t id : {1U, 2U, 3U, 5U})
-    recording.events.push_back({.kind = EventKind::lease, .page = {id}, .bytes = 2_MiB});
-  const Decoded data(data_of(recording));
-  EXPECT_THAT(data.columns.at("page_kind"), ElementsAre(0, 0, 0, 0, 4, 4));
-  EXPECT_THAT(data.columns.at("page_further"), ElementsAre(0, 0, 0, 0, 2, 0));
-}
-
 TEST(HtmlData, SaysWhoLendsAPage) {
   HandMade hand;
   hand.add({.kind = EventKind::create, .heap = {5}, .page = {0}, .bytes = 2_MiB});
@@ -134,23 +123,6 @@ TEST(HtmlData, NumbersStayExactInThePage) {
     for (const std::uint64_t number : column) EXPECT_LT(number, std::uint64_t{1} << 53) << name;
   }
   EXPECT_EQ(data.header["streams"], nlohmann::json{"18446744073709551615"});
-}
-
-TEST(HtmlData, TextsThatAreNotUtf8AreMendedAndOthersKept) {
-  Loaded recording;
-  recording.source = "bad \xff\xfe";
-  recording.program = "</script>\"' \xc3\xa9";
-  recording.frames = {{"f\x80", "a.cc", 3}};
-  const Decoded data(data_of(recording));
-  EXPECT_THAT(data.header["source"].get<std::string>(), HasSubstr("bad \xef\xbf\xbd"));
-  EXPECT_EQ(data.header["program"], recording.program);
-  EXPECT_EQ(data.header["frames"][0][2], 3);
-}
-
-TEST(HtmlData, NamesTheFileWithoutItsFolders) {
-  Loaded recording;
-  recording.source = "folder/of/somebody/run.weir";
-  EXPECT_EQ(Decoded(data_of(recording)).header["source"], "run.weir");
 }
 
 TEST(HtmlData, HasWaitsAndWhatTheOtherAllocatorHadReserved) {

@@ -18,6 +18,7 @@
 #include "look/export.h"
 #include "look/exporters.h"
 #include "look/load.h"
+#include "replay/replay.h"
 #include "replay/trace_reader.h"
 #include "tests/temporary_folder.h"
 #include "weir/device_heap.h"
@@ -34,8 +35,8 @@ struct Recorded {
   Statistics statistics;
 };
 
-// A program of three streams, with fences, recorded from its middle on.
-Recorded run_and_load(const std::string& path) {
+// A program of three streams, with fences, recorded from its middle on, or from its beginning.
+Recorded run_and_load(const std::string& path, int before) {
   SimDevice device;
   DeviceHeap heap(device);
   std::mt19937_64 random(7);
@@ -56,7 +57,7 @@ Recorded run_and_load(const std::string& path) {
     EXPECT_TRUE(heap.deallocate(blocks.back()).ok());
     blocks.pop_back();
   };
-  for (int i = 0; i < 500; ++i) step();
+  for (int i = 0; i < before; ++i) step();
   Recorded recorded;
   {
     const auto recorder = *Recorder::open(path + ".weir");
@@ -108,7 +109,7 @@ Pages pages_in(const Recording& recording) {
 
 TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
   const test::TemporaryFolder folder;
-  const Recorded recorded = run_and_load(folder / "run");
+  const Recorded recorded = run_and_load(folder / "run", 500);
   EXPECT_EQ(recorded.recording.damage, "");
   EXPECT_GT(recorded.recording.initial, 40U);
   Live held;
@@ -128,10 +129,10 @@ TEST(LookAtARecording, AgreesWithTheHeapAndWithItsSnapshot) {
   for (const PageInfo& page : recorded.held.pages) EXPECT_EQ(pages.at(page.page).lease, page.lease);
 }
 
-TEST(LookAtARecording, AsATraceItReplaysToTheSamePeak) {
+TEST(LookAtARecording, AsATraceItReplaysToTheSamePeaks) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "run";
-  const Recorded recorded = run_and_load(path);
+  const Recorded recorded = run_and_load(path, 0);
   Result<OutputFile> file = OutputFile::open(path, "");
   ASSERT_TRUE(file.ok());
   write_trace(recorded.recording, *file);
@@ -141,6 +142,12 @@ TEST(LookAtARecording, AsATraceItReplaysToTheSamePeak) {
   const BlockLifetimes lifetimes = lifetimes_of(recorded.recording);
   EXPECT_EQ(trace->peak_live, lifetimes.peak_live.live);
   EXPECT_EQ(trace->blocks.size(), lifetimes.blocks.size());
+  const auto device = make_sim_replay_device();
+  const Result<ReplayReport> report = replay(*trace, *device, {.validate = true});
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->peak_live.count, recorded.statistics.live_bytes.peak);
+  EXPECT_EQ(report->all.peak_reserved.count, recorded.statistics.reserved_bytes.peak);
+  EXPECT_EQ(report->all.races, 0U) << report->first_race;
   EXPECT_EQ(std::count_if(trace->ops.begin(), trace->ops.end(),
                           [](const TraceOp& op) { return op.kind == TraceOp::Kind::fence; }),
             static_cast<std::ptrdiff_t>(lifetimes.fences.size()));

@@ -68,6 +68,22 @@ TEST(ReportGrowth, ProgramThatIsBeingLoadedDoesNot) {
   EXPECT_THAT(report_of(made.recording).growth, IsEmpty());
 }
 
+// Without stacks the gradients and the optimizer's state that a first step keeps are one group.
+TEST(ReportGrowth, WhatASingleStepKeepsDoesNot) {
+  HandMade made = with_a_big_page();
+  std::uint64_t at = kAt;
+  const auto kept = [&](int count) {
+    for (; count > 0; --count, at += 16 << 20) made.allocate(at, 16_MiB);
+  };
+  const auto used = [&](int count) {
+    for (; count > 0; --count) made.allocate(at, 16_MiB).deallocate(at);
+  };
+  used(40);
+  for (int i = 0; i < 12; ++i) kept(1), used(2);
+  for (int i = 0; i < 12; ++i) kept(2), used(6);
+  EXPECT_THAT(report_of(made.recording).growth, IsEmpty());
+}
+
 TEST(ReportGrowth, BlocksThatCameInAShortTimeDoNot) {
   HandMade made = steps(40, 2);
   const Nanoseconds rest{made.recording.events.back().time.count * 4};

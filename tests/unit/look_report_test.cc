@@ -279,18 +279,6 @@ TEST(Report, RowsBeyondTheTopAreSummedUp) {
   EXPECT_EQ(moment.by_stream[2].requested, Bytes{1022 + 1021 + 1020});
 }
 
-TEST(Report, CanLookAtAnyMoment) {
-  HandMade made;
-  made.page(0).map(0, kAt).lease(0, 0).allocate(kAt, 1_MiB).deallocate(kAt).allocate(kAt, 1_KiB);
-  const Report report = report_of(
-      made.recording, {.at = events_until(made.recording, made.recording.begin() + 4_us)});
-  ASSERT_TRUE(report.at);
-  EXPECT_EQ(report.at->live, 0_B);
-  EXPECT_EQ(report.at->reserved, 2_MiB);
-  EXPECT_EQ(cause(*report.at, Cause::stream_partition), 2_MiB);
-  EXPECT_THAT(report_text(report), HasSubstr("the moment asked for"));
-}
-
 TEST(Report, WaitsAreCountedByPairAndTheHostsByTime) {
   HandMade made;
   made.page(0).map(0, kAt).lease(0, 0);

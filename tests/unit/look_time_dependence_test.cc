@@ -9,7 +9,6 @@
 #include "look/report.h"
 #include "replay/report_table.h"
 #include "tests/unit/look_recordings.h"
-#include "tests/unit/recording_fixture.h"
 
 namespace weir {
 namespace {
@@ -97,42 +96,6 @@ TEST(TimeDependence, IsWhereEventsOfTheContextWereLostAndIsSaid) {
   moved.page(0).map(0, kAt).allocate(kAt, 1_KiB).add({.kind = EventKind::region_elsewhere});
   EXPECT_THAT(report_text(report_of(moved.recording)),
               HasSubstr("Addresses depend on the process after call 1, at 3.00 us"));
-}
-
-// As heaps record it.
-class TimeDependenceOfHeaps : public test::RecordingFiles {
- protected:
-  Recording run(const HeapOptions& options) {
-    SimDevice device;
-    DeviceHeap heap(device, options);
-    const Stream a = device.new_stream(), b = device.new_stream();
-    const auto recorder = open();
-    heap.start_recording(*recorder);
-    Result<void*> block = heap.allocate(8_MiB, a);
-    EXPECT_TRUE(block.ok() && device.launch(a, Writes(*block, 8_MiB), 1_ms).ok());
-    EXPECT_TRUE(heap.deallocate(*block).ok());
-    device.finish();
-    block = heap.allocate(8_MiB, b);
-    EXPECT_TRUE(block.ok() && heap.deallocate(*block).ok());
-    EXPECT_TRUE(heap.trim(0_B).ok());
-    EXPECT_TRUE(heap.stop_recording(*recorder) && recorder->close().ok());
-    return read();
-  }
-};
-
-TEST_F(TimeDependenceOfHeaps, ComesWithAPolicyThatAsksTheDevice) {
-  const auto found = found_in(run({.reuse = ReusePolicy::no_wait}));
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->why, Why::asked);
-  EXPECT_EQ(found->call, 3u);
-}
-
-TEST_F(TimeDependenceOfHeaps, ComesWithPagesThatGoBackUnlessAddressesAreFixed) {
-  const auto found = found_in(run({}));
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->why, Why::released);
-  EXPECT_EQ(found->call, 4u);
-  EXPECT_FALSE(found_in(run({.addresses = Addresses::fixed})));
 }
 
 }  // namespace

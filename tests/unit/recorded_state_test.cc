@@ -31,8 +31,8 @@ class RecordedStateTest : public ::testing::Test {
     });
     return out;
   }
-  static Event page(EventKind kind, std::uint32_t id, std::uint32_t heap = 0) {
-    return {.kind = kind, .heap = {heap}, .page = {id}, .bytes = 2_MiB};
+  static Event page(EventKind kind, std::uint32_t id) {
+    return {.kind = kind, .page = {id}, .bytes = 2_MiB};
   }
   static Event mapping(EventKind kind, std::uint32_t id, std::uint64_t at) {
     Event event = page(kind, id);
@@ -113,17 +113,6 @@ TEST_F(RecordedStateTest, ADeallocationThatContradictsItsAllocationIsMadeToFit) 
   EXPECT_THAT(state_.as_events(3_ns), IsEmpty());
 }
 
-TEST_F(RecordedStateTest, APageThatGoesHasNoLeaseAndNoMapping) {
-  (void)accept(page(EventKind::create, 3));
-  (void)accept(mapping(EventKind::map, 3, 1 << 21));
-  (void)accept(page(EventKind::lease, 3));
-  EXPECT_THAT(accept(page(EventKind::release, 3)),
-              ElementsAre("unlease 3", "unmap 2097152", "release 3"));
-  EXPECT_THAT(accept(page(EventKind::release, 3)), IsEmpty());
-  EXPECT_THAT(accept(page(EventKind::unlease, 3)), IsEmpty());
-  EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 21)), IsEmpty());
-}
-
 TEST_F(RecordedStateTest, APageIsLentUntilItIsKept) {
   Event lent = page(EventKind::create, 3);
   lent.pool = 7;
@@ -144,12 +133,10 @@ TEST_F(RecordedStateTest, OnlyAMappingThatIsThereAndOfThePageEnds) {
   EXPECT_THAT(accept(mapping(EventKind::unmap, 3, 1 << 21)), ElementsAre("unmap 2097152"));
 }
 
-TEST_F(RecordedStateTest, TwoMappingsDoNotOverlapAndTwoHeapsDoNotLeaseOnePage) {
+TEST_F(RecordedStateTest, TwoMappingsDoNotOverlap) {
   (void)accept(mapping(EventKind::map, 3, 1 << 21));
   EXPECT_THAT(accept(mapping(EventKind::map, 4, (1 << 21) + 4096)),
               ElementsAre("create 4", "unmap 2097152", "map 2101248"));
-  (void)accept(page(EventKind::lease, 4, 1));
-  EXPECT_THAT(accept(page(EventKind::lease, 4, 2)), ElementsAre("unlease 4", "lease 4"));
 }
 
 TEST_F(RecordedStateTest, PoolsOpenOnceAndCapturesDoNotNest) {

@@ -6,6 +6,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,6 +71,16 @@ class Collector final : public EventSink {
  public:
   void on_event(const Event& event) override { events.push_back(event); }
   std::vector<Event> events;  // of one thread
+};
+
+// Stacks of given frames; the current one is `next`.
+class GivenStacks final : public StackSource {
+ public:
+  std::uint32_t here() override { return next; }
+  std::vector<RecordedFrame> frames(std::uint32_t stack) override { return ++asked, of[stack]; }
+  std::map<std::uint32_t, std::vector<RecordedFrame>> of;
+  std::uint32_t next = 0;
+  int asked = 0;
 };
 
 class RecordingFiles : public testing::Test {

@@ -142,18 +142,6 @@ TEST_F(RecordingReader, FindsEveryFlippedBitAndReadsTheRest) {
   }
 }
 
-TEST_F(RecordingReader, ReadsWhatComesAfterDamageInTheMiddle) {
-  std::string damaged = record(6);
-  const std::size_t all = read().events.size();
-  std::fill_n(damaged.begin() + static_cast<std::ptrdiff_t>(damaged.size() / 2), 30, '\0');
-  put_bytes(damaged);
-  const Recording recording = read();
-  expect_sound(recording);
-  EXPECT_THAT(recording.damage, AllOf(HasSubstr("damaged from byte"), HasSubstr("missing")));
-  EXPECT_GT(recording.events.size(), all / 2);
-  EXPECT_GE(recording.end(), Nanoseconds{5000});
-}
-
 // The file is read a piece at a time, and a mark of a block may begin in one and end in the next.
 TEST_F(RecordingReader, FindsTheBlockBehindDamageOfAnyLength) {
   using namespace recording_format;  // NOLINT(google-build-using-namespace)
@@ -226,39 +214,20 @@ TEST_F(RecordingReader, ReadsNoMoreEventsThanItIsAskedTo) {
   EXPECT_THAT(recording.damage, HasSubstr("more than 17 events"));
 }
 
-// Frames a1, b2 and c3; stacks of all of them, of the last, and of none; an event of each.
 TEST_F(RecordingReader, ReadsNoMoreFramesStacksAndTextsThanItIsAskedTo) {
-  using namespace recording_format;  // NOLINT(google-build-using-namespace)
-  std::string stacks, events, marks;
-  for (const std::uint64_t number : {1, 3}) put(stacks, number);  // the first, and how many
-  for (const char* const frame : {"a1", "b2", "c3"}) {
-    put(stacks, std::string_view(frame, 1));
-    put(stacks, std::string_view("file"));
-    put(stacks, static_cast<std::uint64_t>(frame[1] - '0'));
+  const RecordedFrame a{"a", "file", 1}, b{"b", "file", 2}, c{"c", "file", 3};
+  test::GivenStacks stacks;
+  stacks.of = {{1, {a, b, c}}, {2, {c}}, {3, {}}};
+  {
+    const auto recorder = open({.stacks = &stacks});
+    recorder->on_start({});
+    for (std::uint32_t stack = 1; stack <= 3; ++stack) {
+      Event event = allocated(std::uint64_t{stack} << 20, 512_B, Nanoseconds{stack}, 1);
+      event.stack = stack;
+      recorder->on_event(event);
+    }
+    recorder->mark(4_ns, "mark");
   }
-  for (const std::uint64_t number : {1, 3, 3, 1, 2, 3, 1, 3, 0}) put(stacks, number);
-  put(events, std::uint64_t{0});
-  EventCoder coder;
-  for (std::uint32_t stack = 1; stack <= 3; ++stack) {
-    Event event = allocated(std::uint64_t{stack} << 20, 512_B, Nanoseconds{stack}, 1);
-    event.stack = stack;
-    coder.encode(event, events);
-  }
-  put(marks, std::uint64_t{1});
-  put(marks, std::string_view("mark"));
-  std::string file = file_header();
-  std::uint32_t number = 0;
-  for (const auto& [kind, plain] :
-       {std::pair(BlockKind::stacks, stacks), std::pair(BlockKind::events, events),
-        std::pair(BlockKind::marks, marks)}) {
-    const std::string stored = deflated(plain);
-    const auto size = static_cast<std::uint32_t>(stored.size());
-    file +=
-        block_header({kind, size, static_cast<std::uint32_t>(plain.size()), number++, 0}, stored) +
-        stored;
-  }
-  put_bytes(file);
-
   // The functions of each event's stack.
   const auto read_stacks = [&](const ReadOptions& options) {
     const Recording recording = read(options);

@@ -10,8 +10,8 @@
 namespace weir {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 ReplayFigures figures(Bytes reserved, Nanoseconds driver) {
   ReplayFigures figures;
@@ -91,13 +91,16 @@ TEST(ReplayReport, EveryFailureHasItsExitCode) {
   EXPECT_EQ(code_after(ReplayFailure::Kind::unsound), ExitCode::answer_is_no);
   EXPECT_EQ(code_after(ReplayFailure::Kind::device), ExitCode::cannot_run);
   EXPECT_EQ(one.complaint(), "some.trace:5: in pass 1: why");
+  one.report->failure->held = {"stream 5 of the trace: 4.00 MiB"};
+  EXPECT_THAT(one.complaint(), HasSubstr("stream 5 of the trace: 4.00 MiB"));
   EXPECT_EQ(json_of(one)["error"]["line"], 5);
 
   one.report->failure.reset();
   EXPECT_EQ(one.complaint(), "");
   one.report->all.races = 3;
+  one.report->first_race = "the first of them";
   EXPECT_EQ(one.exit_code(), ExitCode::answer_is_no);
-  EXPECT_THAT(one.complaint(), HasSubstr("3 races"));
+  EXPECT_THAT(one.complaint(), AllOf(HasSubstr("3 races"), HasSubstr("the first of them")));
   one.report.reset();
   one.error = Error(ErrorCode::unavailable, "no GPU");
   EXPECT_EQ(one.exit_code(), ExitCode::cannot_run);

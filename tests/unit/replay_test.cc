@@ -5,24 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <random>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "replay/report.h"
 #include "replay/trace_reader.h"
-#include "tests/temporary_folder.h"
-#include "weir/recorder.h"
-#include "weir/sim_device.h"
 
 namespace weir {
 namespace {
 
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
@@ -45,32 +36,6 @@ ReplayReport replayed(const Trace& trace, const ReplayOptions& options = {}) {
 std::string failure(const ReplayReport& report) {
   return report.failure ? report.failure->message : "";
 }
-
-// The block's memory is wanted again while another stream still works on it.
-constexpr std::string_view kLateUse =
-    "a 0 4194304 0 0\n"
-    "r 0 4194304 0 100\n"
-    "a 1 4194304 0 110\n"
-    "f 0 4194304 0 5000\n"
-    "r 1 4194304 0 6000\n"
-    "f 1 4194304 0 6000\n";
-
-// The streams, as the trace has them, whose work was fenced.
-class FencingStreams final : public ReplayWatcher {
- public:
-  void on_event(const Event& event) override {
-    if (event.kind == EventKind::fence) fencing.push_back(numbers_[event.other]);
-  }
-  void on_stream(std::uint64_t id, std::uint64_t number) override { numbers_[id] = number; }
-  void on_pass_begin(Nanoseconds /*time*/) override {}
-  void on_phase(std::string_view /*name*/, Nanoseconds /*time*/) override {}
-  void on_pass_end(Nanoseconds /*time*/) override {}
-
-  std::vector<std::uint64_t> fencing;
-
- private:
-  std::map<std::uint64_t, std::uint64_t> numbers_;
-};
 
 TEST(Replay, MeasuresWhatTheProgramAndTheHeapHeld) {
   const ReplayReport report =
@@ -123,56 +88,43 @@ TEST(Replay, BlocksThatTheProgramKeepsAreFreedAtTheEndOfEachPass) {
   EXPECT_EQ(report.all.peak_reserved, 8_MiB);
 }
 
-TEST(Replay, BlockUsedPastItsFreeIsFenced) {
-  // No room to grow: the memory must be taken over, and only the fence orders that.
-  for (const ReusePolicy policy : {ReusePolicy::wait, ReusePolicy::balanced}) {
-    const ReplayReport report = replayed(parsed(kLateUse), {.limit = 4_MiB, .policy = policy});
-    EXPECT_EQ(failure(report), "");
-    EXPECT_EQ(report.late_uses, 1u);
-    EXPECT_EQ(report.all.fences, 1u);
-    EXPECT_EQ(report.all.races, 0u) << report.first_race;
-    EXPECT_GT(report.all.stream_waits, 0u);
+// Block 0 is used past its free, and its memory is wanted meanwhile.
+constexpr const char* kLateUse =
+    "a 0 4194304 0 0\nr 0 4194304 0 100\na 1 4194304 0 110\n"
+    "f 0 4194304 0 5000\nr 1 4194304 0 6000\nf 1 4194304 0 6000\n";
+constexpr const char* kRecordedFence =
+    "a 0 4194304 0 0\nu 0 1 10\nr 0 4194304 0 11\nf 0 4194304 0 11\na 1 4194304 0 11\n"
+    "r 1 4194304 0 40\nf 1 4194304 0 40\n";
+constexpr const char* kCapturedLateUse =
+    "m capture\na 0 4194304 5 0\nr 0 4194304 5 10\na 1 4194304 5 20\n"
+    "r 1 4194304 5 30\nf 1 4194304 5 30\nf 0 4194304 5 100\na 2 512 6 110\n";
+
+TEST(Replay, UsesPastAFreeAreFencedAndRaceWhereTheFencesAreLeftOut) {
+  struct Case {
+    const char* text;
+    ReplayOptions options;
+  } cases[] = {// No room to grow: the memory must be taken over, and only the fence orders that.
+               {kLateUse, {.limit = 4_MiB, .policy = ReusePolicy::wait}},
+               {kLateUse, {.limit = 4_MiB, .policy = ReusePolicy::balanced}},
+               {kRecordedFence, {.limit = 4_MiB}},
+               {kCapturedLateUse, {.policy = ReusePolicy::wait, .graph_orders = 50}}};
+  for (Case& each : cases) {
+    SCOPED_TRACE(each.text);
+    const bool captured = each.options.graph_orders > 0;
+    const ReplayReport fenced = replayed(parsed(each.text), each.options);
+    EXPECT_EQ(failure(fenced), "");
+    EXPECT_EQ(fenced.all.fences, 1u);
+    EXPECT_EQ(fenced.all.races, 0u) << fenced.first_race;
+    EXPECT_GT(fenced.all.stream_waits, 0u);
+    EXPECT_EQ(fenced.graphs, captured ? 1u : 0u);
+    EXPECT_EQ(fenced.late_uses, each.text == kRecordedFence ? 0u : 1u);
+    each.options.leave_out_fences = true;
+    const ReplayReport unfenced = replayed(parsed(each.text), each.options);
+    EXPECT_EQ(failure(unfenced), "");
+    // In a capture by the edges, and in some order.
+    EXPECT_GT(unfenced.all.races.value_or(0), captured ? 1u : 0u);
+    EXPECT_THAT(unfenced.first_race, Not(IsEmpty()));
   }
-}
-
-TEST(Replay, FenceThatIsLeftOutIsARace) {
-  const ReplayReport report =
-      replayed(parsed(kLateUse), {.limit = 4_MiB, .leave_out_fences = true});
-  EXPECT_EQ(failure(report), "");
-  EXPECT_GT(report.all.races.value(), 0u);
-  EXPECT_THAT(report.first_race, Not(IsEmpty()));
-  ReplayOutcome outcome;
-  outcome.trace = report.trace;
-  outcome.report = report;
-  EXPECT_EQ(outcome.exit_code(), ExitCode::answer_is_no);
-  EXPECT_THAT(outcome.complaint(), HasSubstr(report.first_race));
-}
-
-TEST(Replay, OtherStreamOfTheTraceIsTheOneThatUsesLate) {
-  const std::string text =
-      std::string("a 9 512 3 0\n") + std::string(kLateUse) + "r 9 512 3 7000\n";
-  FencingStreams watcher;
-  const ReplayReport report = replayed(parsed(text), {.watcher = &watcher});
-  EXPECT_EQ(failure(report), "");
-  EXPECT_EQ(report.all.races, 0u) << report.first_race;
-  EXPECT_THAT(watcher.fencing, ElementsAre(3u, 0u));
-}
-
-TEST(Replay, RecordedFencesAreTakenAgain) {
-  const std::string_view text =
-      "a 0 4194304 0 0\n"
-      "u 0 1 10\n"
-      "r 0 4194304 0 11\n"
-      "f 0 4194304 0 11\n"
-      "a 1 4194304 0 11\n"
-      "r 1 4194304 0 40\n"
-      "f 1 4194304 0 40\n";
-  const ReplayReport fenced = replayed(parsed(text), {.limit = 4_MiB});
-  EXPECT_EQ(failure(fenced), "");
-  EXPECT_EQ(fenced.all.fences, 1u);
-  EXPECT_EQ(fenced.all.races, 0u) << fenced.first_race;
-  const ReplayReport unfenced = replayed(parsed(text), {.limit = 4_MiB, .leave_out_fences = true});
-  EXPECT_GT(unfenced.all.races.value(), 0u);
 }
 
 TEST(Replay, EmptyBlocksAreFine) {
@@ -181,28 +133,6 @@ TEST(Replay, EmptyBlocksAreFine) {
   EXPECT_EQ(failure(report), "");
   EXPECT_EQ(report.peak_live, 0_B);
   EXPECT_EQ(report.ratio(report.all), 1.0);
-}
-
-// Stream 6 uses block 0 past its free; block 1 takes its memory.
-constexpr const char* kCapturedLateUse =
-    "m capture\na 0 4194304 5 0\nr 0 4194304 5 10\na 1 4194304 5 20\n"
-    "r 1 4194304 5 30\nf 1 4194304 5 30\nf 0 4194304 5 100\na 2 512 6 110\n";
-
-TEST(Replay, CapturedPhasesAreOrderedByEdges) {
-  const ReplayReport report =
-      replayed(parsed(kCapturedLateUse), {.policy = ReusePolicy::wait, .graph_orders = 50});
-  EXPECT_EQ(failure(report), "");
-  EXPECT_EQ(report.graphs, 1u);
-  EXPECT_EQ(report.all.races, 0u);
-  EXPECT_GT(report.all.stream_waits, 0u);
-}
-
-TEST(Replay, WithoutFencesACapturedPhaseIsFoundToRace) {
-  const ReplayReport report =
-      replayed(parsed(kCapturedLateUse),
-               {.policy = ReusePolicy::wait, .graph_orders = 50, .leave_out_fences = true});
-  EXPECT_EQ(report.graphs, 1u);
-  EXPECT_GT(report.all.races.value_or(0), 1u);  // by the edges, and in some order
 }
 
 TEST(Replay, RunningOutOfMemorySaysWhereAndWhatHoldsIt) {
@@ -217,12 +147,6 @@ TEST(Replay, RunningOutOfMemorySaysWhereAndWhatHoldsIt) {
                   "stream 5 of the trace \\([0-9]+ on the device\\): 4.00 MiB in 1 block")));
   EXPECT_THAT(report.failure->held, Contains(HasSubstr("stream 6 of the trace")));
   EXPECT_THAT(report.failure->held, Contains("1 block of 4.00 MiB: 4.00 MiB"));
-  ReplayOutcome outcome;
-  outcome.trace = report.trace;
-  outcome.report = report;
-  EXPECT_EQ(outcome.exit_code(), ExitCode::answer_is_no);
-  EXPECT_THAT(outcome.complaint(), HasSubstr("t.trace:3: in pass 1: "));
-  EXPECT_THAT(outcome.complaint(), HasSubstr("stream 5 of the trace"));
 }
 
 TEST(Replay, ValidatedReplayMeasuresTheSame) {
@@ -230,78 +154,6 @@ TEST(Replay, ValidatedReplayMeasuresTheSame) {
   ReplayReport validated = replayed(parsed(kLateUse), {.passes = 2, .validate = true});
   EXPECT_EQ(failure(validated), "");
   EXPECT_EQ(plain.all.driver_calls, validated.all.driver_calls);
-}
-
-// A program of its own choosing, from the seed, on two streams that are ordered with each other.
-void run_program(DeviceHeap& heap, SimDevice& device, unsigned seed) {
-  std::mt19937 random(seed);
-  const Stream streams[] = {device.new_stream(), device.new_stream()};
-  std::vector<void*> blocks;
-  for (int i = 0; i < 3000; ++i) {
-    device.advance(20_us);
-    if (blocks.size() > 60 || (!blocks.empty() && random() % 3 == 0)) {
-      std::swap(blocks[random() % blocks.size()], blocks.back());
-      ASSERT_TRUE(heap.deallocate(blocks.back()).ok());
-      blocks.pop_back();
-      continue;
-    }
-    const Bytes bytes{(std::uint64_t{1} << (random() % 22)) + random() % 5000};
-    Result<void*> block = heap.allocate(bytes, streams[random() % 8 == 0]);
-    ASSERT_TRUE(block.ok()) << block.error().message();
-    blocks.push_back(*block);
-  }
-}
-
-// The blocks and fences of a recording, as a trace.
-std::string as_trace(const Recording& recording) {
-  std::string text;
-  std::map<std::uint64_t, std::pair<std::size_t, Event>> live;  // number and allocation, by address
-  std::size_t blocks = 0;
-  const auto line = [&](char kind, const Event& event) {
-    const auto& [number, block] = live.at(event.address.value);
-    const std::string size = kind == 'u' ? "" : " " + std::to_string(block.requested.count);
-    const std::uint64_t stream = kind == 'u' ? event.other : block.stream;
-    text += kind + (" " + std::to_string(number)) + size + " " + std::to_string(stream) + " " +
-            std::to_string(event.time.count / 1000) + "\n";
-  };
-  for (const Event& event : recording.events) {
-    if (event.kind == EventKind::allocate) {
-      live[event.address.value] = {blocks++, event};
-      line('a', event);
-    } else if (event.kind == EventKind::fence) {
-      line('u', event);
-    } else if (event.kind == EventKind::deallocate) {
-      line('r', event);
-      line('f', event);
-      live.erase(event.address.value);
-    }
-  }
-  return text;
-}
-
-TEST(Replay, RecordingOfARunReplaysToTheSamePeaks) {
-  const test::TemporaryFolder folder;
-  const std::string path = folder / "run.weir";
-  SimDevice device;
-  Result<std::unique_ptr<Recorder>> recorder = Recorder::open(path);
-  ASSERT_TRUE(recorder.ok()) << recorder.error().message();
-  Statistics statistics;
-  {
-    DeviceHeap heap(device, {}, recorder->get());
-    run_program(heap, device, 17);
-    statistics = heap.statistics();
-  }
-  ASSERT_TRUE((*recorder)->close().ok());
-  ASSERT_EQ((*recorder)->dropped(), 0u);
-
-  const Result<Recording> recording = read_recording(path);
-  ASSERT_TRUE(recording.ok()) << recording.error().message();
-  const ReplayReport report = replayed(parsed(as_trace(*recording)), {.validate = true});
-  EXPECT_EQ(failure(report), "");
-  EXPECT_EQ(report.blocks, statistics.live_blocks.total);
-  EXPECT_EQ(report.peak_live.count, statistics.live_bytes.peak);
-  EXPECT_EQ(report.all.peak_reserved.count, statistics.reserved_bytes.peak);
-  EXPECT_EQ(report.all.races, 0u) << report.first_race;
 }
 
 }  // namespace

@@ -3,21 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 
 namespace weir {
 namespace {
 
 Error sample() { return {ErrorCode::unknown_pointer, "0x10 is not a live block"}; }
-
-TEST(Result, HoldsItsValue) {
-  Result<int> result = 7;
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(*result, 7);
-  *result = 8;
-  EXPECT_EQ(result.value(), 8);
-}
 
 TEST(Result, HoldsWhyThereIsNoValue) {
   const Result<int> result = sample();
@@ -29,24 +20,6 @@ TEST(Result, HoldsWhyThereIsNoValue) {
 TEST(ResultDeathTest, TheValueOfAFailureAbortsAndSaysWhy) {
   const Result<int> result = sample();
   EXPECT_DEATH((void)result.value(), "because: 0x10 is not a live block \\(unknown_pointer\\)");
-}
-
-TEST(Result, MovesOutWhatCannotBeCopied) {
-  Result<std::unique_ptr<int>> result = std::make_unique<int>(3);
-  const std::unique_ptr<int> taken = std::move(result).value();
-  EXPECT_EQ(*taken, 3);
-}
-
-TEST(Result, ANullPointerIsAValue) {
-  const Result<void*> result = static_cast<void*>(nullptr);
-  EXPECT_TRUE(result.ok());
-}
-
-TEST(Status, IsSuccessUnlessItSaysWhyNot) {
-  const Status success, failure = sample();
-  EXPECT_TRUE(success.ok());
-  ASSERT_FALSE(failure.ok());
-  EXPECT_EQ(failure.error().message(), sample().message());
 }
 
 TEST(Error, ACopyOutlivesTheOriginal) {

@@ -6,11 +6,7 @@
 #include <atomic>
 #include <deque>
 #include <thread>
-#include <utility>
 #include <vector>
-
-#include "weir/device_heap.h"
-#include "weir/sim_device.h"
 
 namespace weir {
 namespace {
@@ -129,36 +125,27 @@ TEST(DeviceFold, ABlockThatGoesFromHeapToHeapIsOne) {
   EXPECT_LE(device.combine({}).live_bytes.peak, kBlock.count + kLooks);
 }
 
-TEST(StatisticsFold, EventsOfAHeapFoldIntoItsOwnStatistics) {
-  SimDevice device;
-  StatisticsFold fold;
-  DeviceHeap heap(device, {.limit = 256_MiB}, &fold);
-  const Stream streams[] = {device.new_stream(), device.new_stream()};
-  std::vector<std::pair<void*, int>> blocks;  // and the stream of each
-  for (std::uint64_t i = 0; i < 2000; ++i) {
-    device.advance(3_us);
-    const std::uint64_t random = i * 2654435761 % 1000003;
-    const int of = random % 5 == 0;
-    Result<void*> block =
-        heap.allocate(Bytes{random % 400'000 + (i % 50 == 0) * 9'000'000}, streams[of]);
-    if (block.ok() && *block != nullptr) blocks.emplace_back(*block, of);
-    if (blocks.size() < 100 && random % 3 != 0) continue;
-    const auto [last, stream] = blocks.back();
-    blocks.pop_back();
-    if (random % 7 == 0) {
-      ASSERT_TRUE(heap.fence(last, streams[1 - stream]).ok());
-    }
-    ASSERT_TRUE(heap.deallocate(last).ok());
+// It keeps its bounds where it was found at work, but not for ever.
+TEST(DeviceFold, AHeapThatWasFoundAtWorkIsAskedAgainLater) {
+  DeviceFold device;
+  Mutex locks[2];
+  HeapFold mine(device, HeapId{0}, 10, false, &locks[0]);
+  HeapFold other(device, HeapId{1}, 11, false, &locks[1]);
+  const auto add = [](HeapFold& heap, Bytes bytes) {
+    heap.on_event(block(EventKind::allocate, heap.heap(), bytes, bytes));
+  };
+  add(other, 10_GiB);
+  other.on_event(block(EventKind::deallocate, other.heap(), 10_GiB, 10_GiB));
+  {
+    const MutexLock at_work(locks[1]);
+    add(mine, 5_GiB);
+    EXPECT_EQ(device.combine({}).live_bytes.peak, (10_GiB).count);
   }
-  EXPECT_FALSE(heap.allocate(300_MiB, streams[0]).ok());
-  ASSERT_TRUE(heap.trim().ok());
-
-  const Statistics statistics = heap.statistics();
-  EXPECT_EQ(fold.statistics(), statistics);
-  EXPECT_GT(statistics.fences, 0u);
-  EXPECT_GT(statistics.out_of_memory, 0u);
-  EXPECT_GT(statistics.live_blocks.current, 0u);
-  EXPECT_EQ(statistics.live_blocks.current, heap.snapshot().blocks.size());
+  for (std::uint64_t i = 0; i < 1000; ++i) add(mine, 5_GiB);
+  const std::uint64_t peak = (5_GiB).count * 1001;
+  EXPECT_EQ(device.combine({}).live_bytes.peak, peak);
+  add(other, 10_GiB);
+  EXPECT_EQ(device.combine({}).live_bytes.peak, peak + (10_GiB).count);
 }
 
 TEST(Event, EveryKindHasANameOfItsOwn) {

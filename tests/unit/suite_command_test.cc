@@ -230,10 +230,8 @@ TEST_F(BenchCommand, FitClaimsNoLessThanTheFileShowsForTheSameSettings) {
           << name;
       EXPECT_FALSE(each["fits"].get<bool>()) << "it failed there, with 41 MiB";
     }
-    EXPECT_THAT(
-        weir("fit " + file).out,
-        StartsWith("held (device 1 of 2, which ran out of memory; device 0 held 2.00 MiB: --device "
-                   "shows it) needs 42.0\nMiB up to the failed request, "));
+    EXPECT_THAT(weir("fit " + file).out,
+                StartsWith("held (device 1 of 2, which ran out of memory; device 0 held 2.00 MiB"));
   }
   std::string snapshot = kHeldMore;  // settings that no row has by default
   snapshot.replace(snapshot.find("SETTING"), 7, "true");
@@ -278,17 +276,6 @@ TEST_F(BenchCommand, ReadsWhatOthersRecorded) {
   EXPECT_THAT(read("rmm.trace"), HasSubstr("\na 0 3145728 1 36000000001\n"));
   const Finished report = weir("report " + log);
   EXPECT_EQ(report.code, 0) << report.err;
-}
-
-TEST_F(BenchCommand, LoadsTheAllocatorOfTheExample) {
-  const Json json = json_of(weir("bench --json --allocator weir --allocator " WEIR_EXAMPLE_ALLOCATOR
-                                 " bench/traces/unet_like.trace.gz"));
-  ASSERT_EQ(json["results"].size(), 2u);
-  const Json weir = json["results"][0], example = json["results"][1];
-  EXPECT_EQ(example["allocator"], "powers-of-two");
-  EXPECT_GT(example["peak_held_bytes"], weir["peak_held_bytes"]);
-  EXPECT_GT(example["driver_calls"], 0);
-  EXPECT_GT(example["host"]["median_ns_per_pair"], 0);
 }
 
 TEST_F(BenchCommand, WhatAnAllocatorDoesWrongIsFoundAndSaid) {
