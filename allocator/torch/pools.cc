@@ -151,16 +151,22 @@ Status Pools::begin(PoolId id, Filter filter, Stream current) {
   const auto takes = [filter](Stream stream) {
     return filter(static_cast<CUstream_st*>(stream.handle));
   };
+  const bool captures = !takes(current) || info->status != CaptureInfo::Status::none;
   Binding begun{.id = id, .filter = std::move(filter), .binding = {}, .stream = current.id};
   std::shared_ptr<GraphPool> graphs;
   {
     const std::lock_guard lock(mutex_);
+    if (captures && latest_of(id) != bindings_.end()) {
+      return Error(ErrorCode::invalid_argument,
+                   "beginAllocateToPool: a capture can't begin in memory pool " + text_of(id) +
+                       ", which another capture or use_mem_pool() uses now: end that first");
+    }
     Pool& pool = open(id);
     ++pool.uses;
     graphs = pool.graphs;
   }
   if (graphs != nullptr) {
-    begun.captures = !takes(current) || info->status != CaptureInfo::Status::none;
+    begun.captures = captures;
     // No capture begins on the default stream: it stands for one that is not known.
     const std::optional<Stream> origin =
         current.handle == nullptr ? std::nullopt : std::optional(current);
