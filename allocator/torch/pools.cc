@@ -152,32 +152,38 @@ Status Pools::begin(PoolId id, Filter filter, Stream current) {
     return filter(static_cast<CUstream_st*>(stream.handle));
   };
   const bool captures = !takes(current) || info->status != CaptureInfo::Status::none;
-  Binding begun{.id = id, .filter = std::move(filter), .binding = {}, .stream = current.id};
+  Binding begun{.id = id,
+                .filter = std::move(filter),
+                .binding = {},
+                .captures = captures,
+                .stream = current.id};
   std::shared_ptr<GraphPool> graphs;
   {
     const std::lock_guard lock(mutex_);
-    if (captures && latest_of(id) != bindings_.end()) {
+    // (What a capture left that failed is taken the place of.)
+    if (captures && std::any_of(bindings_.begin(), bindings_.end(), [id](const Binding& each) {
+          return each.id == id && !each.captures;
+        })) {
       return Error(ErrorCode::invalid_argument,
-                   "beginAllocateToPool: a capture can't begin in memory pool " + text_of(id) +
-                       ", which another capture or use_mem_pool() uses now: end that first");
+                   "beginAllocateToPool: no capture may use memory pool " + text_of(id) +
+                       " within use_mem_pool(): end that first");
     }
     Pool& pool = open(id);
     ++pool.uses;
     graphs = pool.graphs;
   }
   if (graphs != nullptr) {
-    begun.captures = captures;
     // No capture begins on the default stream: it stands for one that is not known.
     const std::optional<Stream> origin =
         current.handle == nullptr ? std::nullopt : std::optional(current);
-    if (begun.captures && lends_scratch(heap_) && !tells_of_launches) {
+    if (captures && lends_scratch(heap_) && !tells_of_launches) {
       if (Status kept = graphs->keep_scratch(); !kept) {
         (void)release(id);
         return kept;
       }
     }
     Result<PoolBinding> binding =
-        begun.captures ? graphs->capture(takes, origin) : graphs->warm_up(takes);
+        captures ? graphs->capture(takes, origin) : graphs->warm_up(takes);
     if (!binding) {
       (void)release(id);
       return std::move(binding).error();

@@ -71,7 +71,8 @@ class Pools {
   // several pools whose filters take a stream, the one that was begun last serves it.
   // `current`: the caller's stream. A capture that is to come takes no stream yet, whereas a
   // warm-up takes the caller's own: that tells them apart.
-  // A capture that goes on already, and that the pool served before, is gone on with.
+  // A capture that goes on already, and that the pool served before, is gone on with. Errors:
+  // invalid_argument (a capture, while a scope that is none uses the pool); those of GraphPool.
   Status begin(PoolId id, Filter filter, Stream current);
   // Ends what the calling thread began last for the pool; or, as a capture may end in another
   // thread, what any thread did. `current`: the caller's stream, where that is known.

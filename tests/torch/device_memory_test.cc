@@ -173,10 +173,9 @@ TEST_F(DeviceMemories, TheProfilerHearsOfAllocationsAndFreesOfItsThread) {
                                                     std::tuple(before, -kOne, 3 * kOne)));
 }
 
-// As torch.cuda.use_mem_pool() of one pool in two threads: each leaves what it began itself.
-// As by PyTorch's own allocator. (PyTorch 2.14 leaves a capture open that fails to begin
-// otherwise.)
-TEST_F(DeviceMemories, ACaptureIsRefusedInAPoolInUseAndWhatUsesItIsWhatEnds) {
+// PyTorch's own allocator refuses it, too. (PyTorch 2.14 otherwise leaves open a capture that fails
+// to begin.)
+TEST_F(DeviceMemories, ACaptureIsRefusedWithinAScopeOfItsPoolWhichThenEnds) {
   const c10::MempoolId_t pool{0, 8};
   const auto all = [](cudaStream_t) { return true; };
   const auto of_no_capture_yet = [](cudaStream_t) { return false; };
@@ -189,9 +188,15 @@ TEST_F(DeviceMemories, ACaptureIsRefusedInAPoolInUseAndWhatUsesItIsWhatEnds) {
   void* const eager = memory_.allocate(3_MiB, a_);
   EXPECT_EQ(memory_.pools().graphs(pool)->statistics().live_bytes, 0_B) << "the pool still serves";
   EXPECT_TRUE(memory_.deallocate(eager));
-  check(memory_.pools().release(pool));
+  // What a capture left that never began keeps no other from beginning.
+  check(memory_.pools().begin(pool, of_no_capture_yet, b_));
+  check(memory_.pools().begin(pool, of_no_capture_yet, b_));
+  check(memory_.pools().end(pool));
+  check(memory_.pools().end(pool));
+  while (memory_.pools().uses(pool) > 0) check(memory_.pools().release(pool));
 }
 
+// As torch.cuda.use_mem_pool() of one pool in two threads: each leaves what it began itself.
 TEST_F(DeviceMemories, ThreadsThatShareAPoolLeaveItEachForItself) {
   const c10::MempoolId_t plain{0, 6};
   memory_.pools().retain(plain);
