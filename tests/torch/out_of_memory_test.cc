@@ -182,6 +182,7 @@ TEST(OutOfMemory, ARemedyIsNamedOnlyWhereItIsEnough) {
     add_page(found, 0, 200_MiB, 0_B, /*leased=*/false);  // idle
     add_page(found, pool, 300_MiB, used, /*leased=*/true);
     if (pool != 0) found.held.blocks.push_back({.bytes = used, .pool = pool});
+    EXPECT_EQ(says(found, "is free within pages in use"), pool == 0 && used < 300_MiB);
     return says(found, remedy);
   };
   EXPECT_TRUE(of_pages(450_MiB, 1, 50_MiB, ReusePolicy::wait, pools));

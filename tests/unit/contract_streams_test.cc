@@ -2,12 +2,15 @@
 // What streams are called under Trust::context, by threads that know their handles only: a stream
 // has one name, and so what one thread of a capture frees serves the others (docs/decisions.md,
 // 030).
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/training_step.h"
 #include "tests/unit/contract_pools.h"
 #include "weir/interposed_device.h"
 
@@ -139,6 +142,78 @@ TEST(UntoldStreamsOfReusedHandles, HaveAnotherNameThanThoseThatAreGone) {
   device.give_again_to(third);
   EXPECT_FALSE(*heap.stream(first.handle) == after);
 }
+
+enum class WarmUp { none, on_the_capture_stream, on_another_stream };
+
+class UntoldTrainingSteps : public UntoldStreams, public testing::WithParamInterface<WarmUp> {
+ protected:
+  // The pass that PyTorch runs in a thread of its own, which knows the stream by its handle.
+  void step(Stream stream, test::TrainingStep& step) {
+    stream_ = name_ = stream;
+    step.forward();
+    std::thread autograd([&] {
+      name_ = named(stream.handle);
+      step.backward();
+    });
+    autograd.join();
+  }
+  test::TrainingStep new_step() {
+    return {[this](Bytes bytes) {
+              void* const block = allocate(bytes, name_);
+              write(block, bytes, stream_, 1_us);
+              return block;
+            },
+            [this](void* block) { free(block); }};
+  }
+
+  Stream stream_;  // the current one
+  Stream name_;    // as the thread that is at work has it
+};
+
+// (A warm-up in the pool is of the thread that begins it: the backward pass of one uses the device
+// heap's memory.)
+TEST_P(UntoldTrainingSteps, HoldWhatTheirCaptureNeedsAndNoMore) {
+  GraphPool& pool = *open_pool();
+  const Stream current = named(t_.handle), stream = named(s_.handle);
+  if (GetParam() != WarmUp::none) {
+    test::TrainingStep warm_up = new_step();
+    const std::thread::id me = std::this_thread::get_id();
+    const Result<PoolBinding> binding =
+        pool.warm_up([me](Stream) { return std::this_thread::get_id() == me; });
+    ASSERT_TRUE(binding.ok());
+    step(GetParam() == WarmUp::on_another_stream ? current : stream, warm_up);
+    warm_up.drop_gradients();
+  }
+  device_.finish();
+  ASSERT_TRUE(heap_.trim(0_B, Trim::waits).ok());
+  test::TrainingStep captured = new_step();
+  Result<PoolBinding> binding = pool.capture(is_captured(), stream);
+  ASSERT_TRUE(binding.ok());
+  ASSERT_TRUE(device_.begin_capture(stream, CaptureMode::thread_local_).ok());
+  step(stream, captured);
+  const Result<GraphHandle> graph = device_.end_capture(stream);
+  ASSERT_TRUE(graph.ok()) << graph.error().message();
+  binding->close();
+  EXPECT_LE(static_cast<double>(pool.statistics().reserved_bytes.count),
+            1.005 * static_cast<double>(captured.peak().count));
+  const ExecutableHandle executable = *device_.instantiate(*graph);
+  EXPECT_TRUE(device_.destroy_graph(*graph).ok());
+  EXPECT_TRUE(device_.launch_graph(executable, stream).ok());
+  device_.finish();
+  captured.drop_gradients();
+  pool.release_graph();
+  EXPECT_TRUE(device_.destroy_executable(executable).ok());
+}
+
+std::string name_of(const testing::TestParamInfo<WarmUp>& info) {
+  constexpr std::array kNames = {"None", "OnTheCaptureStream", "OnAnotherStream"};
+  return kNames[static_cast<std::size_t>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(WarmUps, UntoldTrainingSteps,
+                         testing::Values(WarmUp::none, WarmUp::on_the_capture_stream,
+                                         WarmUp::on_another_stream),
+                         name_of);
 
 }  // namespace
 }  // namespace weir

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutex and QueuedMutex: one thread at a time, whatever the holder does meanwhile; what the second
-// promises beside.
+// promises beside; and CachingHeaps, the list that needs no lock.
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +19,7 @@
 
 #include "core/base/mutex.h"
 #include "core/base/queued_mutex.h"
+#include "core/heap/caching_heaps.h"
 
 namespace weir {
 namespace {
@@ -171,6 +172,43 @@ TEST(QueuedMutex, IsFreeForAllOnceNobodyWaits) {
     mutex.unlock();
     waiter.join();
     EXPECT_TRUE(could_be_taken(mutex)) << held.count() << " ms";
+  }
+}
+
+struct Heap {
+  CachingHeaps<Heap>::Link link;
+  std::atomic<int> taken{0};
+};
+
+TEST(CachingHeaps, EveryHeapThatThreadsPushIsTakenExactlyOnce) {
+  constexpr std::size_t kThreads = 3, kHeaps = 20'000;
+  CachingHeaps<Heap> caching_heaps;
+  std::vector<std::vector<Heap>> heaps;
+  for (std::size_t i = 0; i < kThreads; ++i) heaps.emplace_back(kHeaps);
+  std::atomic<std::size_t> pushing{kThreads};
+  const auto take_all = [&] {
+    std::size_t taken = 0;
+    for (Heap* heap = caching_heaps.take(); heap != nullptr; heap = heap->link.next, ++taken) {
+      heap->taken.fetch_add(1, std::memory_order_relaxed);
+    }
+    return taken;
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (Heap& heap : heaps[i]) caching_heaps.push(heap, heap.link);
+      --pushing;
+    });
+  }
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (pushing.load() > 0) (void)take_all();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  (void)take_all();
+  for (const std::vector<Heap>& mine : heaps) {
+    for (const Heap& heap : mine) ASSERT_EQ(heap.taken.load(), 1);
   }
 }
 

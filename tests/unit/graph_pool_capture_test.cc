@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captures with a pool: memory of streams that are captured elsewhere, and errors.
+// Captures with a pool: memory of streams that are captured elsewhere, errors, and faults at
+// every call.
 #include "tests/unit/graph_pool_fixture.h"
 
 namespace weir {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 class GraphPoolCapture : public test::GraphPools {
  protected:
@@ -82,6 +84,76 @@ TEST_F(GraphPoolCapture, ACaptureThatTheDriverDoesNotEndGoesOnAndMayBeEndedAgain
   EXPECT_TRUE(graph->launch(a_).ok());
   EXPECT_FALSE(capture->end().ok());
 }
+
+// A program that meets each of the calls, which fails at one of them.
+class GraphPoolFaults : public GraphPoolCapture, public testing::WithParamInterface<DeviceCall> {
+ protected:
+  template <class Outcome>
+  bool noted(const Outcome& outcome) {
+    if (outcome.ok()) return true;
+    all_well_ = false;
+    EXPECT_THAT(outcome.error().message(), HasSubstr(std::string(name_of(GetParam()))));
+    return false;
+  }
+  // Nullptr: there is none.
+  void* try_written(Bytes bytes, Stream stream) {
+    const Result<void*> block = heap_->allocate(bytes, stream);
+    if (!noted(block)) return nullptr;
+    touch(stream, Writes(*block, bytes), 1_us);
+    return *block;
+  }
+  void drop(void* block) {
+    if (block != nullptr && !noted(heap_->deallocate(block))) left_.push_back(block);
+  }
+  // Is all well?
+  bool go(GraphPool& pool) {
+    all_well_ = true;
+    Result<CaptureScope> capture = CaptureScope::begin(pool, a_);
+    if (!noted(capture)) return false;
+    order(a_, b_);
+    void* const first = try_written(32_MiB, a_);
+    void* const shared = try_written(16_MiB, b_);
+    if (shared != nullptr) noted(heap_->fence(shared, a_));
+    drop(first);
+    drop(shared);
+    drop(try_written(40_MiB, b_));
+    order(b_, a_);
+    Result<Graph> graph = capture->end();
+    if (noted(graph)) noted(graph->launch(c_));
+    return all_well_;
+  }
+  bool all_well_ = true;
+  std::vector<void*> left_;
+};
+
+TEST_P(GraphPoolFaults, AtEachCallAreErrorsThatLeaveEverythingWhole) {
+  std::uint64_t nth = 1, refused = 0;
+  for (bool hit = true; hit && !HasFailure(); ++nth) {
+    SCOPED_TRACE(nth);
+    EXPECT_TRUE(heap_->trim(0_B).ok());
+    GraphPool pool(*heap_);
+    device_.fail(GetParam(), nth);
+    const bool well = go(pool);
+    hit = device_.forget_faults() == 0;
+    EXPECT_TRUE(hit || well);
+    refused += well ? 0 : 1;
+    EXPECT_EQ(device_.capture_info(a_)->status, CaptureInfo::Status::none);
+    for (void* const block : std::exchange(left_, {})) free(block);
+    EXPECT_THAT(heap_->validate(), IsEmpty());
+    device_.finish();
+    EXPECT_TRUE(go(pool)) << "the next capture";
+    device_.finish();
+  }
+  EXPECT_GT(refused, 0u) << "nothing came of it";
+}
+INSTANTIATE_TEST_SUITE_P(All, GraphPoolFaults,
+                         testing::Values(DeviceCall::begin_capture, DeviceCall::end_capture,
+                                         DeviceCall::instantiate, DeviceCall::launch_graph,
+                                         DeviceCall::capture_info, DeviceCall::capture_tips,
+                                         DeviceCall::add_capture_dependencies,
+                                         DeviceCall::node_dependencies, DeviceCall::create,
+                                         DeviceCall::map, DeviceCall::set_access),
+                         [](const auto& tested) { return std::string(name_of(tested.param)); });
 
 }  // namespace
 }  // namespace weir

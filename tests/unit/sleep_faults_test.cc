@@ -81,7 +81,10 @@ TEST_P(SleepFaults, SleepOrWakeFailsAndGoesOnOrBack) {
   for (const bool of_wake : {false, true}) {
     std::uint64_t nth = 1;
     for (bool hit = true; hit && !HasFailure(); ++nth) {
-      if (of_wake) ok(heap_->tags().sleep());
+      if (of_wake) {
+        ok(heap_->tags().sleep());
+        EXPECT_EQ(device_.physical_bytes(), 0_B);
+      }
       device_.fail(tested(), nth);
       const bool done = of_wake ? heap_->tags().wake().ok() : heap_->tags().sleep().ok();
       hit = device_.forget_faults() == 0;
