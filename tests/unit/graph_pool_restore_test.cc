@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going back to an earlier state of a pool, as PyTorch's trees of graphs do.
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -64,41 +66,87 @@ TEST_F(GraphPoolRestore, BlocksListsWhatIsLiveAndWhereItLies) {
   EXPECT_THAT(pool().blocks(), testing::IsEmpty());
 }
 
+// A pool of 96 MiB that is full, with a block of 32 MiB in pieces. It lies in a row of just its
+// size.
+class GraphPoolRestoreOfPieces : public GraphPoolRestore {
+ protected:
+  void SetUp() override {
+    PoolBinding binding = warm_up(*small_, a_);
+    for (void*& part : parts_) part = allocate(16_MiB, a_);
+    free(std::exchange(parts_[1], nullptr));
+    free(std::exchange(parts_[3], nullptr));
+    pieces_ = written(32_MiB, a_);
+    binding.close();
+    ASSERT_GT(device_.live().mappings, device_.live().handles) << "it is in one piece";
+    state_ = small_->blocks();
+    free(pieces_);
+  }
+  void TearDown() override {
+    for (void* const part : parts_) {
+      if (part != nullptr) free(part);
+    }
+    free(pieces_);
+    small_.reset();
+    GraphPoolRestore::TearDown();
+  }
+  void restore_again() {
+    const Status restored = small_->restore(state_);
+    ASSERT_TRUE(restored.ok()) << restored.error().message();
+    EXPECT_EQ(small_->blocks().size(), state_.size());
+    EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+    write(a_, pieces_);
+  }
+  // The row goes with the first of its pages; the others may become the device heap's.
+  void give_back(Bytes bytes) {
+    device_.finish();
+    const Bytes held{heap_->statistics().reserved_bytes.current};
+    ASSERT_TRUE(heap_->trim(held - bytes).ok());
+    ASSERT_LE(device_.live().mappings, device_.live().handles) << "the row is still there";
+  }
+
+  std::optional<GraphPool> small_{std::in_place, *heap_, GraphPoolOptions{.limit = 96_MiB}};
+  std::array<void*, 6> parts_{};
+  void* pieces_ = nullptr;
+  std::vector<PlacedBlock> state_;
+};
+
 // PyTorch's own allocator keeps the memory of a pool that a program has, whatever is trimmed.
-// It lies in a row of just its size.
-TEST_F(GraphPoolRestore, ABlockInPiecesIsLiveAgainAtItsPlace) {
-  GraphPool small(*heap_, {.limit = 96_MiB});
-  PoolBinding binding = warm_up(small, a_);
-  std::vector<void*> parts;
-  for (int i = 0; i < 6; ++i) parts.push_back(allocate(16_MiB, a_));
-  free(parts[1]);
-  free(parts[3]);
-  void* const pieces = written(32_MiB, a_);
-  binding.close();
-  ASSERT_GT(device_.live().mappings, device_.live().handles) << "it is in one piece";
-  const std::vector<PlacedBlock> state = small.blocks();
-  free(pieces);
-  const Status restored = small.restore(state);
-  ASSERT_TRUE(restored.ok()) << restored.error().message();
-  EXPECT_EQ(small.blocks().size(), state.size());
-  write(a_, pieces);
+TEST_F(GraphPoolRestoreOfPieces, ABlockIsLiveAgainAtItsPlace) {
+  restore_again();
   // No block has more than the row.
-  std::vector<PlacedBlock> larger = state;
+  std::vector<PlacedBlock> larger = state_;
   for (PlacedBlock& block : larger) {
     if (block.bytes == 32_MiB) block.requested = block.bytes = block.run_bytes = 32_MiB + 2_MiB;
   }
-  expect_error(small.restore(larger), ErrorCode::invalid_argument, "is no block");
-  // Nor does it matter that the row has gone meanwhile.
-  free(pieces);
-  device_.finish();
-  ASSERT_TRUE(heap_->trim().ok());
-  ASSERT_EQ(device_.live().mappings, device_.live().handles) << "the row is still there";
-  const Status anew = small.restore(state);
-  ASSERT_TRUE(anew.ok()) << anew.error().message();
-  EXPECT_THAT(heap_->validate(), testing::IsEmpty());
-  write(a_, pieces);
-  for (const int i : {0, 2, 4, 5}) free(parts[static_cast<std::size_t>(i)]);
-  free(pieces);
+  expect_error(small_->restore(larger), ErrorCode::invalid_argument, "is no block");
+}
+
+TEST_F(GraphPoolRestoreOfPieces, ItsRowIsMadeAgainIfItHasGone) {
+  for (const Bytes bytes : {32_MiB, 16_MiB}) {
+    SCOPED_TRACE(bytes.count);
+    give_back(
+        bytes);  // of the row, whose other pages are idle then, and the pool is full with them
+    restore_again();
+    if (bytes == 32_MiB) free(pieces_);
+  }
+}
+
+TEST_F(GraphPoolRestoreOfPieces, WhateverFailsMeanwhileIsAnErrorAndItIsLiveTheNextTime) {
+  for (const DeviceCall call : {DeviceCall::create, DeviceCall::map, DeviceCall::set_access}) {
+    bool failed = true;
+    for (std::uint64_t nth = 1; failed; ++nth) {
+      SCOPED_TRACE(testing::Message() << name_of(call) << " " << nth);
+      give_back(32_MiB);
+      device_.fail(call, nth);
+      failed = !small_->restore(state_).ok();
+      EXPECT_THAT(heap_->validate(), testing::IsEmpty());
+      (void)device_.forget_faults();
+      restore_again();
+      free(pieces_);
+      ASSERT_LT(nth, 20u);
+    }
+  }
+  restore_again();
 }
 
 // Of a page that stays, and of one that went.

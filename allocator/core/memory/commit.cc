@@ -328,7 +328,10 @@ Status Commit::fill(Request& request, Range run) {
 Status Commit::fill_row(Request& request, Range run) {
   StitchedRows& rows = heap_.tables.rows;
   const Range row = heap_.rules.granules_around(run);
-  if (rows.at(run.begin) != nullptr || !rows.has_room_at(row)) return {};
+  const StitchedRow* const there = rows.at(run.begin);
+  if (there != nullptr && there->state != StitchedRow::State::retired) return {};
+  if (Status free = mappings_.vacate_rows(row); !free) return free;
+  if (!rows.has_room_at(row)) return {};
   const std::size_t most = heap_.placer.page_sizes(row.size, row.size).size() * 2;
   if (Status room = mappings_.have_room(request, most); !room) return room;
   const Result<Address> home = mappings_.room_for(row.size);

@@ -239,6 +239,22 @@ Status Mappings::unmap_rows(Page& page) {
   return {};
 }
 
+Status Mappings::vacate_rows(Range range) {
+  unmap_strays();
+  std::vector<StitchedRow*> in_the_way;
+  heap_.tables.rows.visit_all([&](StitchedRow& row) {
+    const bool before = row.begin + row.reserved <= range.begin;
+    if (!before && row.begin < range.end() + StitchedRows::kGap) in_the_way.push_back(&row);
+  });
+  for (StitchedRow* const row : in_the_way) {
+    if (row->state == StitchedRow::State::used || row->kept()) continue;
+    const Result<bool> complete = heap_.timelines.complete(row->users);
+    if (!complete || !*complete) continue;
+    if (Status status = unmap_row(*row); !status) return status;
+  }
+  return {};
+}
+
 Status Mappings::have_room(Request& request, std::size_t more) {
   unmap_strays();
   if (has_room(more)) return {};

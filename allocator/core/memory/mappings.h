@@ -41,6 +41,8 @@ class Mappings {
 
   // --- Mappings.
 
+  // Unmaps strays, and the idle stitched rows in the range that the device is done with.
+  Status vacate_rows(Range range);
   // Unmaps strays, and gives up idle stitched rows, as far as needed, where the device is done with
   // them. The caller has nothing mapped yet.
   Status have_room(Request& request, std::size_t more);

@@ -250,8 +250,9 @@ bool PageListing::has_addresses(Range run) const {
   const Tile* tile = heap_.tables.tiles.at(run.begin);
   if (tile == nullptr) {
     const StitchedRow* const row = heap_.tables.rows.at(run.begin);
-    return row != nullptr ? row->size >= run.size
-                          : heap_.tables.rows.has_room_at(heap_.rules.granules_around(run));
+    return row != nullptr && row->state != StitchedRow::State::retired
+               ? row->size >= run.size
+               : heap_.tables.rows.has_addresses(heap_.rules.granules_around(run));
   }
   while (tile->end() < run.end() && tile->after != nullptr) tile = tile->after;
   return run.end() <= tile->end() && (!heap_.rules.plain || heap_.tables.pages.is_mapped(run));

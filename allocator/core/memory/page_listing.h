@@ -39,7 +39,7 @@ class PageListing {
   std::vector<Range> home_of(Range block) const;
   // All pages that hold bytes of a block, or of the stitched row that it lies in.
   std::vector<PageId> pages_under(Range block) const;
-  // Are these the heap's addresses: in its home row, in one of its stitched rows, or where one was?
+  // Are these the heap's addresses: in its home row, in a stitched row, or where one could be?
   bool has_addresses(Range run) const;
 
   // Broken invariants, named. `in_use`: the runs given out, as the stream heaps have them.

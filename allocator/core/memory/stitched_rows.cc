@@ -41,11 +41,15 @@ Range StitchedRows::vacancy_around(Address address) const {
   return {from, to - from};
 }
 
+bool StitchedRows::has_addresses(Range pages) const {
+  const auto behind = regions_.upper_bound(pages.begin);
+  return behind != regions_.begin() && pages.begin < pages.end() &&
+         pages.end() + gap_ <= std::prev(behind)->second;
+}
+
 bool StitchedRows::has_room_at(Range pages) const {
-  if (regions_.upper_bound(pages.begin) == regions_.begin() || around(pages.begin) != nullptr)
-    return false;
-  const Address end = vacancy_around(pages.begin).end();
-  return pages.begin < pages.end() && pages.end() < end && end - pages.end() >= gap_;
+  return has_addresses(pages) && around(pages.begin) == nullptr &&
+         pages.end() + gap_ <= vacancy_around(pages.begin).end();
 }
 
 StitchedRow& StitchedRows::add(Bytes bytes, HeapId heap) {

@@ -136,7 +136,8 @@ class StitchedRows {
     return vacant_.lower_bound({bytes + gap_, Address{}}) != vacant_.end();
   }
 
-  // Is there room for a row of pages that stand just there?
+  // Could pages of a row stand just there, and is there room for it now?
+  bool has_addresses(Range pages) const;
   bool has_room_at(Range pages) const;
 
   // An empty row with room for pages of `bytes` together: there is room. It may stay empty, and be
