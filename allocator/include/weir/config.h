@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every setting of the allocator and its default. Of the C++ library nothing else reads these from
+// Every setting of the allocator and its default. Nothing else in the C++ library reads these from
 // the environment.
 //
 // The variables, their values and what they do are one table in config.cc: parsing, describe(),

@@ -188,10 +188,10 @@ class GraphPool {
   std::vector<PlacedBlock> blocks() const;  // live, by address
   // Makes just these blocks live: deallocates the other live blocks, and allocates the missing ones
   // again, each at its place and with the bytes that lie there. If the memory of a block has gone
-  // back to the driver meanwhile, the block gets other memory at the same place; for a block of
-  // plain memory that is an error. Errors: invalid_argument (a capture is going on; or a place is
-  // not free any more: it names the block); out_of_memory; device. After an error the same blocks
-  // are live as before.
+  // back to the driver meanwhile, the block gets other memory at the same place (new pages, if it
+  // lay in a stitched row); for a block of plain memory that is an error. Errors: invalid_argument
+  // (a capture is going on; or a place is not free any more: it names the block); out_of_memory;
+  // device. After an error the same blocks are live as before.
   Status restore(std::span<const PlacedBlock> blocks);
   // Gives pages that the pool need not keep to the device heap, or, if they are of another kind of
   // memory than the device heap's, to the driver. Returns whether there were any.

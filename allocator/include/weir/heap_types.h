@@ -21,8 +21,8 @@ enum class ReusePolicy {
   wait,      // free memory first: least memory
   balanced,  // free memory, unless its last use is recent and a little growth avoids the wait
   no_wait,   // free memory that needs no wait (the stream's own, or its use is seen to be over),
-             // else new. Only a graph pool's warm-up still waits, for launches that Weir saw, and
-             // GraphPool::restore(). Where blocks lie depends on how fast the GPU is.
+             // else new. Two still wait: GraphPool::restore(), and a graph pool's warm-up, for
+             // launches that Weir saw. Where blocks lie depends on how fast the GPU is.
 };
 
 // What the heap may rely on to know who uses a block.
@@ -62,13 +62,13 @@ enum class Addresses {
 // run.
 enum class GraphScratch {
   keep,  // it stays the graph pool's
-  // It serves launches of other graph pools, and eager requests to the device heap that would
-  // otherwise hold more than ever before, or than its limit. Graphs that the program launches
-  // itself must be launched within GraphPool::begin_launch(); what a graph leaves in memory that
-  // was freed within its capture is not there at its next launch. While a launch is being made
-  // nothing is lent, so that a request near the limit may find no memory then. Free memory that a
-  // launch claims counts as live blocks until the launch is made, also in recordings. The program
-  // must not register a graph's memory with another process or network.
+  // It serves launches of other graph pools, and eager requests that would otherwise make the
+  // device heap hold more than ever before, or more than its limit. Graphs that the program
+  // launches itself must be launched within GraphPool::begin_launch(); what a graph leaves in
+  // memory that was freed within its capture is not there at its next launch. While a launch is
+  // being made nothing is lent, so that a request near the limit may find no memory then. Free
+  // memory that a launch claims counts as live blocks until the launch is made, also in recordings.
+  // The program must not register a graph's memory with another process or network.
   lend,
 };
 

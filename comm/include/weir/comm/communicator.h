@@ -59,9 +59,10 @@ struct CommunicatorOptions {
   std::string name = "world";  // appears in messages and in NCCL's logs
   // Longest time that an operation, or the launch of a graph, may take by the device's clock
   // (simulated time on a simulated device). While more than 512 operations are queued, several in a
-  // row may be timed as one, with the sum of their limits. Zero: no limit. The time begins when the
-  // operation is queued or, if that is later, when the communicator's operation before it is seen
-  // to end. It includes the wait for earlier work of the caller's stream.
+  // row may be timed as one, with the sum of their limits, so that one that hangs is found later.
+  // Zero: no limit. The time begins when the operation is queued or, if that is later, when the
+  // communicator's operation before it is seen to end. It includes the wait for earlier work of the
+  // caller's stream.
   Nanoseconds timeout{std::int64_t{600} * 1'000'000'000};
   // Longest time that create(), prepare(), split(), end_capture() and close() wait for other ranks.
   // Always real time, and more than zero.
