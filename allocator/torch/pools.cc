@@ -160,7 +160,7 @@ Status Pools::begin(PoolId id, Filter filter, Stream current) {
   std::shared_ptr<GraphPool> graphs;
   {
     const std::lock_guard lock(mutex_);
-    // (What a capture left that failed is taken the place of.)
+    // (A capture takes the place of one that failed and left its binding.)
     if (captures && std::any_of(bindings_.begin(), bindings_.end(), [id](const Binding& each) {
           return each.id == id && !each.captures;
         })) {

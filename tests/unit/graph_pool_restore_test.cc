@@ -131,6 +131,21 @@ TEST_F(GraphPoolRestoreOfPieces, ItsRowIsMadeAgainIfItHasGone) {
   }
 }
 
+TEST_F(GraphPoolRestoreOfPieces, NoBlockGoesBeyondTheAddressesOfRows) {
+  give_back(32_MiB);
+  for (const Bytes beyond : {0_B, 1_MiB, 2_MiB, 4_MiB, Bytes{std::uint64_t{1} << 62}}) {
+    SCOPED_TRACE(beyond.count);
+    std::vector<PlacedBlock> larger = state_;
+    for (PlacedBlock& block : larger) {
+      if (block.bytes != 32_MiB) continue;
+      block.bytes = Bytes{~block.address.value} - beyond;
+      block.bytes = block.requested = block.run_bytes = block.bytes - block.bytes % 2_MiB;
+    }
+    expect_error(small_->restore(larger), ErrorCode::invalid_argument, "is no block");
+  }
+  restore_again();
+}
+
 TEST_F(GraphPoolRestoreOfPieces, WhateverFailsMeanwhileIsAnErrorAndItIsLiveTheNextTime) {
   for (const DeviceCall call : {DeviceCall::create, DeviceCall::map, DeviceCall::set_access}) {
     bool failed = true;

@@ -43,8 +43,9 @@ Range StitchedRows::vacancy_around(Address address) const {
 
 bool StitchedRows::has_addresses(Range pages) const {
   const auto behind = regions_.upper_bound(pages.begin);
-  return behind != regions_.begin() && pages.begin < pages.end() &&
-         pages.end() + gap_ <= std::prev(behind)->second;
+  if (behind == regions_.begin() || pages.end() <= pages.begin) return false;
+  const Address end = std::prev(behind)->second;
+  return pages.end() < end && gap_ <= end - pages.end();
 }
 
 bool StitchedRows::has_room_at(Range pages) const {
