@@ -78,7 +78,8 @@ Plan Placer::remembered(Request& request) {
     const Plan plan = place_at({begin, request.size});
     if (!plan) return false;
     const auto in_reach = [&](Range home) {
-      return !reuse_.is_out_of_reach(request, tables_.tiles.run_around(home), home);
+      const Tile* const head = plan.row == nullptr ? plan.head : tables_.tiles.run_around(home);
+      return !reuse_.is_out_of_reach(request, head, home);
     };
     if (request.asks_each &&
         !(plan.row == nullptr ? in_reach(plan.home)
@@ -183,11 +184,10 @@ bool Placer::grows_little(const Request& request, Bytes more) const {
   return may_hold(request, more, past_recent ? peak / kRecentShare : 0_B);
 }
 
-bool Placer::grows_beside_used(const Request& request, Bytes more) {
+bool Placer::grows_beside_used(const Request& request, Bytes more) const {
   const Bytes peak = tables_.peak_used, elsewhere = request.in_use_elsewhere;
   return elsewhere > 0_B && elsewhere < request.size * kEnoughElsewhere &&
          request.may_prefer_new() && !without(Mechanism::growth_beside_used) &&
-         (rules_.plain || affords_row(request.size)) &&
          may_hold(request, more, std::max(peak, budget_.held()) / kElsewhereShare);
 }
 
@@ -232,11 +232,17 @@ Plan Placer::growth(Request& request) {
   return best;
 }
 
-Plan Placer::grow_little(Request& request) {
-  Plan plan = growth(request);
-  const bool may =
-      plan.creates == 0_B || (request.may_prefer_new() && grows_little(request, plan.creates));
-  return may ? plan : Plan{};
+Plan Placer::grow(Request& request) {
+  Plan grown = growth(request);
+  if (grown.creates == 0_B) return grown;
+  if (request.may_prefer_new() && grows_little(request, grown.creates)) return grown;
+  if (request.in_use_elsewhere == 0_B || !affords_row(request.size)) return {};
+  Plan unused = stitched(request, [&](const Tile& head, Range home) {
+    return reuse_.is_in_use(request, &head, home);
+  });
+  if (unused && unused.creates == 0_B) return unused;
+  if (!grows_beside_used(request, grown.creates)) return {};
+  return unused && unused.creates < grown.creates ? unused : grown;
 }
 
 Plan Placer::grow_unaffordably(Request& request) {
@@ -294,22 +300,6 @@ Plan Placer::stitch(Request& request) {
   return plan.creates >= grown.home.size ? grown : plan;
 }
 
-Plan Placer::stitch_unused(Request& request) {
-  if (request.in_use_elsewhere == 0_B || !affords_row(request.size)) return {};
-  Plan plan = stitched(request, [&](const Tile& head, Range home) {
-    return reuse_.is_in_use(request, &head, home);
-  });
-  if (!plan || plan.creates == 0_B) return plan;
-  const Bytes instead = growth(request).creates;
-  return plan.creates < instead && grows_beside_used(request, instead) ? plan : Plan{};
-}
-
-Plan Placer::grow_beside_used(Request& request) {
-  if (request.in_use_elsewhere == 0_B) return {};
-  Plan plan = growth(request);
-  return grows_beside_used(request, plan.creates) ? plan : Plan{};
-}
-
 Plan Placer::segment_little(Request& request) {
   const Bytes size = round_up(request.size, rules_.granularity);
   const bool grows = grows_little(request, size) || grows_beside_used(request, size);
@@ -322,23 +312,30 @@ Plan Placer::segment(Request& request) {
 }
 
 bool Placer::affords_row(Bytes size) {
-  return without(Mechanism::remap_budget) || remaps_.affords(page_sizes(size, size).size() + 2);
+  return without(Mechanism::remap_budget) || remaps_.affords(page_count(size, page_size(size)) + 2);
 }
 
-std::vector<Bytes> Placer::page_sizes(Bytes size, Bytes request) const {
+Bytes Placer::page_size(Bytes request) const {
   const bool captured = tables_.keeps_used && !without(Mechanism::captured_pages);
   const Bytes peak = tables_.peak_used;
   const Bytes share{
       static_cast<std::uint64_t>((captured ? kCapturedPageShare : kPageShare) * as_double(peak))};
-  const Bytes page = round_up(
+  return round_up(
       std::clamp(rules_.of_graph_pool ? share : std::max(share, request / kPagesOfRequest),
                  captured ? kCapturedPageLeast : kPageLeast,
                  request <= peak / kLargeShare || without(Mechanism::large_pages) ? kPageMost
                                                                                   : kLargePageMost),
       rules_.granularity);
-  size = round_up(size, rules_.granularity);
+}
+
+std::uint64_t Placer::page_count(Bytes size, Bytes page) const {
+  return (round_up(size, rules_.granularity).count + page.count - 1) / page.count;
+}
+
+std::vector<Bytes> Placer::page_sizes(Bytes size, Bytes request) const {
   std::vector<Bytes> sizes;
-  for (std::uint64_t left = (size.count + page.count - 1) / page.count; size > 0_B; --left) {
+  std::uint64_t left = page_count(size, page_size(request));
+  for (size = round_up(size, rules_.granularity); size > 0_B; --left) {
     sizes.push_back(std::min(size, round_up(size / left, rules_.granularity)));
     size -= sizes.back();
   }

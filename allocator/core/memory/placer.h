@@ -64,13 +64,9 @@ class Placer {
   // the lowest.
   Plan free_run(Request& request);
   // New pages behind the free bytes at the end of the row, or before a hole in it, as far as they
-  // cost next to nothing.
-  Plan grow_little(Request& request);
-  // Both where the stream's own free bytes are still used by other streams. The first puts pieces
-  // that nobody uses side by side, if that creates less memory than the row would grow by;
-  Plan stitch_unused(Request& request);
-  // the second lets the row grow.
-  Plan grow_beside_used(Request& request);
+  // cost next to nothing; or somewhat more, where other streams still use the stream's own free
+  // bytes. Then pieces that nobody uses are put side by side instead, if that creates less memory.
+  Plan grow(Request& request);
   // Maps pages that exist and are not mapped; then the list begins anew.
   Plan map_held(Request& request);
   // Of the first few runs that fit, the bytes whose last use is the longest past.
@@ -89,12 +85,15 @@ class Placer {
   Plan growth(Request& request);
   bool may_hold(const Request& request, Bytes more, Bytes beside) const;
   bool grows_little(const Request& request, Bytes more) const;
-  bool grows_beside_used(const Request& request, Bytes more);
+  bool grows_beside_used(const Request& request, Bytes more) const;
   template <class Skip>
   Plan stitched(Request& request, Skip&& skip);
   bool affords_row(Bytes size);
+  // Of new pages for a request of `request` bytes; how many of them hold `size` bytes.
+  Bytes page_size(Bytes request) const;
+  std::uint64_t page_count(Bytes size, Bytes page) const;
 
-  static const std::array<Step, 13> kSteps;  // below: the order
+  static const std::array<Step, 11> kSteps;  // below: the order
   static const std::array<Step, 6> kPlainSteps;
 
   const PageTables& tables_;
@@ -110,12 +109,17 @@ class Placer {
 // The first step whose plan can be carried out serves the request. The last is tried again: the
 // device may refuse to create as much as its plan wants, how much room it has is known then, and
 // the next plan keeps to that.
-inline const std::array<Placer::Step, 13> Placer::kSteps = {
-    &Placer::remembered,    &Placer::free_run,         &Placer::grow_little,
-    &Placer::stitch_unused, &Placer::grow_beside_used, &Placer::map_held,
-    &Placer::longest_free,  &Placer::idle_row,         &Placer::grow_unaffordably,
-    &Placer::stitch,        &Placer::stitch,           &Placer::stitch,
-    &Placer::stitch};
+inline const std::array<Placer::Step, 11> Placer::kSteps = {&Placer::remembered,
+                                                            &Placer::free_run,
+                                                            &Placer::grow,
+                                                            &Placer::map_held,
+                                                            &Placer::longest_free,
+                                                            &Placer::idle_row,
+                                                            &Placer::grow_unaffordably,
+                                                            &Placer::stitch,
+                                                            &Placer::stitch,
+                                                            &Placer::stitch,
+                                                            &Placer::stitch};
 inline const std::array<Placer::Step, 6> Placer::kPlainSteps = {
     &Placer::remembered,     &Placer::map_held,     &Placer::free_run,
     &Placer::segment_little, &Placer::longest_free, &Placer::segment};
