@@ -66,9 +66,16 @@ struct Timeline {
   // The latest point that an event of the whole context covers: that of the last event recorded
   // before it.
   Sequence covered_by(Sequence context) const {
-    std::size_t i = events.size();
-    while (i > 0 && events[i - 1].context >= context) --i;
-    return i == 0 ? Sequence{0} : events[i - 1].sequence;
+    std::size_t covered = 0, end = events.size();  // those before `covered` are; from `end` on none
+    while (covered < end) {
+      const std::size_t middle = (covered + end) / 2;
+      if (events[middle].context < context) {
+        covered = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return covered == 0 ? Sequence{0} : events[covered - 1].sequence;
   }
 
   // Forgets the events but the last, which covers what they did. Gives back memory that they took.
