@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -52,10 +53,11 @@ class WeirAllocator {
   static constexpr bool kFences = true;
   using StreamRef = void*;
 
-  // The other settings are the defaults, but that driver calls are timed: the environment isn't
-  // read. `device` must outlive it.
+  // The other settings are the defaults: of the environment only WEIR_TIME_DRIVER is read. `device`
+  // must outlive it.
   WeirAllocator(Device& device, ReusePolicy policy)
-      : allocator_(device, {.reuse = policy, .time_driver = true}) {}
+      : allocator_(device,
+                   {.reuse = policy, .time_driver = std::getenv("WEIR_TIME_DRIVER") != nullptr}) {}
 
   StreamRef stream_ref(void* stream) { return stream; }
   void* allocate(std::size_t bytes, StreamRef stream) {
