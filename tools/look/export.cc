@@ -92,7 +92,7 @@ Recording moment_of(const Recording& recording, std::size_t events) {
 
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
                        Paths paths, const Origin& origin) {
-  Result<OutputFile> file = OutputFile::open(path, recording.source);
+  Result<OutputFile> file = OutputFile::open(path);
   if (!file.ok()) return std::move(file).error();
   const BlockLifetimes lifetimes = lifetimes_of(recording);
   switch (format) {
@@ -158,7 +158,7 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
     damage = loaded->damage;
     recording = *std::move(loaded);
   }
-  Result<OutputFile> file = OutputFile::open(output, whole->path());
+  Result<OutputFile> file = OutputFile::open(output);
   if (!file.ok()) return std::move(file).error();
   file->text() = std::move(text);
   if (recording) write_trace(*recording, *file);
