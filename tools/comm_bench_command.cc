@@ -19,7 +19,6 @@ struct BenchCommand {
   std::string least = "32M";
   std::optional<std::string> most;
   ResultOptions result;
-  bool compare = false;
   OverheadOptions options;
 };
 
@@ -94,8 +93,6 @@ void add_comm_bench_command(CLI::App& comm, ExitCode& exit_code) {
   bench->add_flag("--captured", options.captured, "A round is the launch of a graph of them");
   bench->add_flag("--overlap", options.overlap,
                   "On the communicator's own stream; else on the caller's, as NCCL itself");
-  bench->add_flag("--compare", command->compare,
-                  "What the command does anyway; older command lines name it");
   add_result_options(*bench, command->result);
   bench->footer(kCommBenchFooter);
   bench->callback([command, &exit_code] { exit_code = run(*command); });

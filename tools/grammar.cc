@@ -204,12 +204,12 @@ Result<ResultOutput> ResultOutput::open(const ResultOptions& options, std::vecto
   result.wants_text_ = !result.json_instead_ && !(json_is_printed && options.output.empty());
   if (!is_written) return result;
   if (!options.output.empty() && options.output != kStandard) {
-    Result<OutputFile> file = OutputFile::open(options.output, "");
+    Result<OutputFile> file = OutputFile::open(options.output);
     if (!file) return std::move(file).error();
     result.output_ = *std::move(file);
   }
   if (result.wants_json_ && !result.json_instead_ && !json_is_printed) {
-    Result<OutputFile> file = OutputFile::open(options.json, "");
+    Result<OutputFile> file = OutputFile::open(options.json);
     if (!file) return std::move(file).error();
     result.json_ = *std::move(file);
   }

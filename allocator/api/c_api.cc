@@ -31,18 +31,13 @@ weir::Config config_of(const weir_options_t& options) {
   }
   weir::Config config;
   if (options.ignore_environment == 0) {
-    weir::Result<weir::Config> environment = weir::Config::from_environment();
-    if (!environment.ok()) {
-      throw weir::Exception(environment.error().code(), environment.error().message());
-    }
-    config = std::move(environment).value();
+    config = weir::c::value_of(weir::Config::from_environment());
   }
   for (const weir_setting_t& setting : std::span(options.settings, options.settings_count)) {
     if (setting.name == nullptr || setting.value == nullptr) {
       invalid("a setting's name or value is null");
     }
-    const weir::Status status = config.set(setting.name, setting.value);
-    if (!status.ok()) throw weir::Exception(status.error().code(), status.error().message());
+    weir::c::check(config.set(setting.name, setting.value));
   }
   return config;
 }

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stacks of C++ and C code: taken as return addresses, named only when they are written.
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,12 +20,6 @@ namespace weir {
 namespace {
 
 constexpr std::size_t kMostCppFrames = 64;
-
-std::string demangled(const char* name) {
-  const std::unique_ptr<char, decltype(&std::free)> readable(
-      abi::__cxa_demangle(name, nullptr, nullptr, nullptr), &std::free);
-  return readable == nullptr ? name : readable.get();
-}
 
 RecordedFrame frame_of(std::uintptr_t place) {
   // A return address is after the call, perhaps in the next function.

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which functions of a stack are Weir's own.
+// The names of functions in stacks: readable, and which are Weir's own.
 #pragma once
+
+#include <cxxabi.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
 #include <string_view>
 
 namespace weir {
@@ -20,6 +25,13 @@ inline bool is_own_function(std::string_view function) {
                                                  "weir_allocate"};
   return std::any_of(kOwn.begin(), kOwn.end(),
                      [&](std::string_view own) { return function.starts_with(own); });
+}
+
+// `name`, or what the compiler made it of.
+inline std::string demangled(const char* name) {
+  const std::unique_ptr<char, decltype(&std::free)> readable(
+      abi::__cxa_demangle(name, nullptr, nullptr, nullptr), &std::free);
+  return readable == nullptr ? name : readable.get();
 }
 
 }  // namespace weir

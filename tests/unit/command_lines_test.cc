@@ -123,7 +123,7 @@ const std::vector<Command> kCommands = {
                     {"-e,--maxbytes", {"1e18"}},
                     {"-f,--stepfactor", {"1"}},
                     {"-n,--iters", {"0"}}},
-     .others = {"--operation", "--device", "--overlap", "--captured", "--compare", "--to"}},
+     .others = {"--operation", "--device", "--overlap", "--captured", "--to"}},
     {.name = "comm scenario",
      .needs = "A --device sim",
      .outputs = {"-o,--output", "--json"},

@@ -94,19 +94,6 @@ TEST(BlockLifetimes, PoolOfABlockIsThatOfItsHeap) {
   EXPECT_THAT(lifetimes.pools, ElementsAre(9));
 }
 
-TEST(BlockLifetimes, MissingEventsLeaveTheRestRight) {
-  HandMade made;
-  made.page(0).map(0, kAt).deallocate(kAt).fence(kAt, 2).release(7);
-  made.allocate(kAt, 512_B).allocate(kAt, 1024_B);  // the deallocation between them was dropped
-  const BlockLifetimes lifetimes = lifetimes_of(made.recording);
-  ASSERT_EQ(lifetimes.blocks.size(), 2U);
-  EXPECT_EQ(lifetimes.blocks[0].end, lifetimes.blocks[1].begin);
-  EXPECT_EQ(lifetimes.blocks[0].end_event, BlockLifetime::kNone);
-  EXPECT_FALSE(lifetimes.blocks[0].live_at_end);
-  EXPECT_EQ(lifetimes.blocks[0].reused_by, 1U);
-  EXPECT_EQ(lifetimes.end.live, 1024_B);
-}
-
 // What the folds say of a whole program is what the replay measured.
 TEST(Load, TraceAgreesWithItsReplay) {
   const char* path = "bench/traces/serve_multistream.trace.gz";

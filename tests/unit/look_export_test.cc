@@ -57,7 +57,7 @@ std::vector<std::string> operations(const std::string& text) {
 
 std::string traced(const Recording& recording) {
   const TemporaryFolder folder;
-  Result<OutputFile> file = OutputFile::open(folder / "traced", "");
+  Result<OutputFile> file = OutputFile::open(folder / "traced");
   EXPECT_TRUE(file.ok());
   write_trace(recording, *file);
   EXPECT_TRUE(file->commit().ok());
@@ -351,7 +351,7 @@ TEST(Output, WithoutCommitLeavesWhatWasThere) {
   const TemporaryFolder folder;
   folder.write("file", "before");
   {
-    Result<OutputFile> file = OutputFile::open(folder / "file", "");
+    Result<OutputFile> file = OutputFile::open(folder / "file");
     ASSERT_TRUE(file.ok());
     file->text() += std::string(4 << 20, 'x');
     file->relieve();

@@ -133,7 +133,7 @@ TEST(LookAtARecording, AsATraceItReplaysToTheSamePeaks) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "run";
   const Recorded recorded = run_and_load(path, 0);
-  Result<OutputFile> file = OutputFile::open(path, "");
+  Result<OutputFile> file = OutputFile::open(path);
   ASSERT_TRUE(file.ok());
   write_trace(recorded.recording, *file);
   ASSERT_TRUE(file->commit().ok());

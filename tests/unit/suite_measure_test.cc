@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -110,7 +111,8 @@ TEST(SuiteMeasure, NothingHoldsLessThanTheBoundAndFiguresRepeat) {
 
 // A third of what driver-alone holds would do for a program whose pools never go.
 TEST(SuiteMeasure, WeirsPoolsGiveTheirMemoryBack) {
-  const Program program = generate(*find_generated_family("pools"), 1);
+  const Program program =
+      generate(*std::ranges::find(generated_families(), "pools", &GeneratedFamily::name), 1);
   const Outcome outcome = measure_memory(weir_heap_kind(), program);
   EXPECT_LE(outcome.ratio, 1.25);
 }

@@ -94,7 +94,8 @@ TEST(SuitePrograms, TheLowerBoundIsWhatARecountFinds) {
 }
 
 TEST(SuitePrograms, APoolGoesAsAWhole) {
-  const Program program = generate(*find_generated_family("pools"), 3, kShort);
+  const Program program = generate(
+      *std::ranges::find(generated_families(), "pools", &GeneratedFamily::name), 3, kShort);
   EXPECT_EQ(program.pools, 8u);
   std::map<unsigned, std::set<std::uint32_t>> live;  // blocks by pool
   std::set<unsigned> going;                          // pools of which a block has been freed
@@ -112,7 +113,8 @@ TEST(SuitePrograms, APoolGoesAsAWhole) {
 }
 
 TEST(SuitePrograms, AnEngineThatSleepsKeepsLittle) {
-  const Program program = generate(*find_generated_family("sleepers"), 3, kShort);
+  const Program program = generate(
+      *std::ranges::find(generated_families(), "sleepers", &GeneratedFamily::name), 3, kShort);
   std::size_t trims = 0;
   for (std::size_t i = 0; i < program.calls.size(); ++i) {
     if (program.calls[i].kind != Kind::trim) continue;

@@ -14,7 +14,7 @@ namespace weir {
 namespace {
 
 Result<Trace> trace_of_recording(const std::string& path) {
-  const Result<Loaded> recording = load(path, {.kind = FileKind::recording});
+  const Result<Loaded> recording = load(path);
   if (!recording) return recording.error();
   if (!recording->damage.empty()) {
     return Error(ErrorCode::invalid_input,
@@ -44,9 +44,8 @@ Result<RecordedTrace> read_trace_of(const InputFile& input, FileKind kind,
   return RecordedTrace{*std::move(trace), *std::move(snapshot)};
 }
 
-Result<FileKind> kind_of(const InputFile& input, std::optional<FileKind> known,
-                         std::optional<int> device) {
-  Result<FileKind> kind = known ? *known : kind_of_file(input.path());
+Result<FileKind> kind_of(const InputFile& input, std::optional<int> device) {
+  Result<FileKind> kind = kind_of_file(input.path());
   if (!kind) return input.named(kind.error());
   if (!device || *kind == FileKind::pickle) return kind;
   return Error(
@@ -58,7 +57,7 @@ Result<RecordedTrace> read_any_trace(const std::string& path, std::optional<int>
                                      const Pickle::Progress& progress) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
-  const Result<FileKind> kind = kind_of(*input, {}, device);
+  const Result<FileKind> kind = kind_of(*input, device);
   if (!kind) return kind.error();
   if (*kind == FileKind::other) return input->named(unknown_kind(input->path()));
   if (*kind == FileKind::json) {

@@ -19,10 +19,9 @@ struct RecordedTrace : Trace {
   PytorchTrace snapshot;
 };
 
-// `known`, or by the content. Errors: as kind_of_file(); a `device` of another kind than a snapshot
-// of PyTorch's.
-Result<FileKind> kind_of(const InputFile& input, std::optional<FileKind> known,
-                         std::optional<int> device);
+// By the content. Errors: as kind_of_file(); a `device` of another kind than a snapshot of
+// PyTorch's.
+Result<FileKind> kind_of(const InputFile& input, std::optional<int> device);
 
 // `kind`: a trace, an RMM log, a snapshot that PyTorch pickled, or a recording. The trace has
 // input.name(). Errors: invalid_input: names input.path(), what is wrong and the remedy.

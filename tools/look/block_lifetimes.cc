@@ -34,7 +34,6 @@ class LifetimesFold {
   void fence(const Event& event);
   void reuse(std::uint32_t before, std::uint32_t block);
   bool has_waited(std::uint64_t stream, std::uint64_t other, std::uint32_t since);
-  void end(std::uint32_t block, Nanoseconds time, std::uint32_t event);
   std::uint32_t number_of(std::uint64_t stream);
   void memory_is(const MemoryPoint& point);
   void sort_fences();
@@ -103,11 +102,7 @@ void LifetimesFold::on_event(const Event& event) {
 
 void LifetimesFold::allocate(const Event& event) {
   const auto block = static_cast<std::uint32_t>(lifetimes_.blocks.size());
-  const auto [at, added] = live_at_.try_emplace(event.address.value, block);
-  if (!added) {  // the event in which the one before went back is missing
-    end(at->second, event.time, kNone);
-    at->second = block;
-  }
+  live_at_[event.address.value] = block;
   BlockLifetime& lifetime = lifetimes_.blocks.emplace_back();
   lifetime.address = event.address;
   lifetime.bytes = event.bytes;
@@ -138,8 +133,7 @@ void LifetimesFold::reuse(std::uint32_t before, std::uint32_t block) {
   if (old.reused_by != kNone || old.live_at_end) return;
   old.reused_by = block;
   const std::uint64_t stream = lifetimes_.blocks[block].stream;
-  const std::uint32_t freed = old.end_event;
-  old.waited_for = freed != kNone && has_waited(stream, old.stream, freed);
+  old.waited_for = has_waited(stream, old.stream, old.end_event);
   for (std::uint32_t i = last_fence_[before]; i != kNone && !old.waited_for; i = fences_[i].next) {
     old.waited_for = has_waited(stream, fences_[i].taken.stream, fences_[i].event);
   }
@@ -159,15 +153,11 @@ bool LifetimesFold::has_waited(std::uint64_t stream, std::uint64_t other, std::u
 void LifetimesFold::deallocate(const Event& event) {
   const auto found = live_at_.find(event.address.value);
   if (found == live_at_.end()) return;
-  end(found->second, event.time, now_);
-  live_at_.erase(found);
-}
-
-void LifetimesFold::end(std::uint32_t block, Nanoseconds time, std::uint32_t event) {
-  BlockLifetime& lifetime = lifetimes_.blocks[block];
-  lifetime.end = time;
-  lifetime.end_event = event;
+  BlockLifetime& lifetime = lifetimes_.blocks[found->second];
+  lifetime.end = event.time;
+  lifetime.end_event = now_;
   lifetime.live_at_end = false;
+  live_at_.erase(found);
 }
 
 void LifetimesFold::fence(const Event& event) {
@@ -248,19 +238,14 @@ void memory_over_time(const Recording& recording,
   if (recording.initial == now) begin();
 }
 
-void for_each_step(const Recording& recording, const BlockLifetimes& lifetimes,
+void for_each_step(const BlockLifetimes& lifetimes,
                    const std::function<void(std::uint32_t, bool, std::size_t)>& visit) {
   // Beginnings are in order already.
   const std::vector<BlockLifetime>& blocks = lifetimes.blocks;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> ends;  // event, block
   ends.reserve(blocks.size());
   for (std::uint32_t block = 0; block < blocks.size(); ++block) {
-    const BlockLifetime& lifetime = blocks[block];
-    if (lifetime.live_at_end) continue;
-    const std::size_t event = lifetime.end_event != kNone
-                                  ? lifetime.end_event
-                                  : recording.events.count_before(lifetime.end + 1_ns);
-    ends.emplace_back(std::max(lifetime.begin_event, static_cast<std::uint32_t>(event)), block);
+    if (!blocks[block].live_at_end) ends.emplace_back(blocks[block].end_event, block);
   }
   std::sort(ends.begin(), ends.end());
   auto end = ends.begin();
@@ -281,12 +266,8 @@ std::size_t events_until(const Recording& recording, Nanoseconds time) {
   return std::max(recording.initial, recording.events.count_before(time + 1_ns));
 }
 
-bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording) {
-  const bool begun = lifetime.begin_event == kNone || lifetime.begin_event < events;
-  if (!begun || lifetime.live_at_end) return begun;
-  if (lifetime.end_event != kNone) return lifetime.end_event >= events;
-  // The end is not an event of the recording: it is taken for the first event after it.
-  return recording.events.count_before(lifetime.end) >= events;
+bool is_live_after(const BlockLifetime& lifetime, std::size_t events) {
+  return lifetime.begin_event < events && (lifetime.live_at_end || lifetime.end_event >= events);
 }
 
 }  // namespace weir

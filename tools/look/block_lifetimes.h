@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recording as blocks rather than events: when and where each was live, and which block used its
-// memory next.
+// memory next. Its events do not contradict each other: whoever reads them sees to that
+// (observe/recorded_state.h).
 #pragma once
 
 #include <cstddef>
@@ -64,16 +65,16 @@ void memory_over_time(const Recording& recording,
                       const std::function<void(const MemoryPoint&)>& visit);
 
 // Calls `visit` at the beginning and at the end of each block, in order of the events that they
-// are; where the recording lacks one's end, `event` is the first after it.
+// are.
 void for_each_step(
-    const Recording& recording, const BlockLifetimes& lifetimes,
+    const BlockLifetimes& lifetimes,
     const std::function<void(std::uint32_t block, bool begins, std::size_t event)>& visit);
 
 // How many events have happened when memory changes to `point`, a moment of the same recording.
 std::size_t events_at(const MemoryPoint& point, const Recording& recording);
 
 // Whether a block is live once the first `events` events have happened.
-bool is_live_after(const BlockLifetime& lifetime, std::size_t events, const Recording& recording);
+bool is_live_after(const BlockLifetime& lifetime, std::size_t events);
 
 // How many events have happened once all events up to `time` have: the initial ones at least.
 std::size_t events_until(const Recording& recording, Nanoseconds time);

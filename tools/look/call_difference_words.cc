@@ -2,6 +2,7 @@
 #include "look/call_difference_words.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -71,12 +72,6 @@ std::string work_text(const std::vector<Event>& work) {
   return all;
 }
 
-std::string joined(const std::vector<std::string>& texts, const char* between) {
-  std::string all;
-  for (const std::string& text : texts) all += (all.empty() ? "" : between) + text;
-  return all;
-}
-
 std::string shown(const std::string& text, std::size_t indent) {
   return std::string(indent, ' ') + wrapped(printable(text), indent + 2, report_width() - indent) +
          "\n";
@@ -87,7 +82,8 @@ std::string side_text(const CallSide& side) {
   text += shown(side.call ? call_text(*side.call) : "no call: the recording ends", 2);
   const bool frees = side.call && side.call->event.kind != EventKind::allocate;
   if (!side.stack.empty()) {
-    text += shown((frees ? "allocated in " : "in ") + joined(side.stack, " < "), 2);
+    const char* const how = frees ? "allocated in" : "in";
+    text += shown(fmt::format("{} {}", how, fmt::join(side.stack, " < ")), 2);
   }
   if (!side.weir_did.empty()) text += shown("just before, Weir " + work_text(side.weir_did), 2);
   if (!side.mark.empty()) text += shown("after the mark \"" + side.mark + "\"", 2);
@@ -134,7 +130,7 @@ std::string summary(const CallDifference& difference) {
     return text + (difference.moved == 0 ? ", at the same addresses." : ", at the same places.");
   }
   return fmt::format("{}. Call {} differs ({}).", text, with_commas(last),
-                     joined(difference.differs, ", "));
+                     fmt::join(difference.differs, ", "));
 }
 
 Json call_json(const RecordedCall& call) {

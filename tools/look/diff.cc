@@ -210,10 +210,6 @@ const char* suffix(Unit unit) {
   return unit == Unit::bytes ? "bytes" : unit == Unit::time ? "ns" : "count";
 }
 
-Json value_or_null(std::optional<std::uint64_t> value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 }  // namespace
 
 std::string diff_text(const Diff& diff, std::size_t top) {
@@ -250,8 +246,8 @@ std::string diff_json(const Diff& diff) {
       const auto b = static_cast<std::int64_t>(change.after.value_or(0));
       list.push_back({{"name", change.name},
                       {"unit", suffix(change.unit)},
-                      {"before", value_or_null(change.before)},
-                      {"after", value_or_null(change.after)},
+                      {"before", or_null(change.before)},
+                      {"after", or_null(change.after)},
                       {"change", b - a}});
     }
     json[group.name] = std::move(list);

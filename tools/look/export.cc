@@ -92,7 +92,7 @@ Recording moment_of(const Recording& recording, std::size_t events) {
 
 Status export_timeline(const Recording& recording, LookFormat format, const std::string& path,
                        Paths paths, const Origin& origin) {
-  Result<OutputFile> file = OutputFile::open(path, recording.source);
+  Result<OutputFile> file = OutputFile::open(path);
   if (!file.ok()) return std::move(file).error();
   const BlockLifetimes lifetimes = lifetimes_of(recording);
   switch (format) {
@@ -133,7 +133,7 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
                                      const LoadOptions& options) {
   const Result<InputFile> whole = InputFile::open(input);
   if (!whole) return whole.error();
-  const Result<FileKind> kind = kind_of(*whole, options.kind, options.device);
+  const Result<FileKind> kind = kind_of(*whole, options.device);
   if (!kind) return kind.error();
   std::string text, left_out, damage;
   std::optional<Loaded> recording;  // is written piece by piece
@@ -152,15 +152,13 @@ Result<std::string> convert_to_trace(const std::string& input, const std::string
     if (!trace) return whole->named(trace.error());
     text = *std::move(trace);
   } else {
-    LoadOptions known = options;
-    known.kind = *kind;
-    Result<Loaded> loaded = load(whole->path(), known);
+    Result<Loaded> loaded = load(whole->path(), options);
     if (!loaded.ok()) return whole->named(loaded.error());
     left_out = stacks_left_out(loaded->stacks);
     damage = loaded->damage;
     recording = *std::move(loaded);
   }
-  Result<OutputFile> file = OutputFile::open(output, whole->path());
+  Result<OutputFile> file = OutputFile::open(output);
   if (!file.ok()) return std::move(file).error();
   file->text() = std::move(text);
   if (recording) write_trace(*recording, *file);

@@ -11,7 +11,6 @@
 #include "look/html_data.h"
 #include "look/output_file.h"
 #include "look/page_sources.h"
-#include "replay/named_files.h"
 
 namespace weir {
 namespace {
@@ -91,15 +90,8 @@ Status put_page(std::span<const Loaded* const> recordings, Paths paths, const Re
 
 Status write_html(const std::string& path, std::span<const Loaded* const> recordings, Paths paths,
                   const Report* report) {
-  for (const Loaded* recording : recordings) {
-    // Two files are read; OutputFile knows of one.
-    if (is_same_file(path, recording->source)) {
-      return Error(ErrorCode::invalid_argument,
-                   path + ": is the file that is read; name another one to write");
-    }
-  }
   if (Status allowed = check_page(recordings); !allowed.ok()) return allowed;
-  Result<OutputFile> file = OutputFile::open(path, "");
+  Result<OutputFile> file = OutputFile::open(path);
   if (!file.ok()) return std::move(file).error();
   Status made = put_page(recordings, paths, report, *file);
   return made ? file->commit() : std::move(made);

@@ -94,7 +94,7 @@ class Writer {
     std::uint64_t last = 0;
     std::uint32_t begun = 0;
     step_events_.reserve(2 * lifetimes_.blocks.size());
-    for_each_step(recording_, lifetimes_, [&](std::uint32_t block, bool begins, std::size_t event) {
+    for_each_step(lifetimes_, [&](std::uint32_t block, bool begins, std::size_t event) {
       const BlockLifetime& lifetime = lifetimes_.blocks[block];
       const std::uint64_t now = std::max(last, since_begin(begins ? lifetime.begin : lifetime.end));
       time.add(now - last);

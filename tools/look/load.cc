@@ -147,7 +147,7 @@ Result<Loaded> load_file(const InputFile& file, FileKind kind, const LoadOptions
 Result<Loaded> load(const std::string& path, const LoadOptions& options) {
   const Result<InputFile> input = InputFile::open(path);
   if (!input) return input.error();
-  const Result<FileKind> kind = kind_of(*input, options.kind, options.device);
+  const Result<FileKind> kind = kind_of(*input, options.device);
   if (!kind) return kind.error();
   Result<Loaded> recording = load_file(*input, *kind, options);
   if (!recording) return input->named(recording.error());

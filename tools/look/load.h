@@ -17,8 +17,7 @@ namespace weir {
 struct RecordedTrace;
 
 struct LoadOptions {
-  std::optional<FileKind> kind = {};  // none: recognised by the content
-  std::optional<int> device = {};     // of several; none: as pytorch_trace() chooses
+  std::optional<int> device = {};  // of several; none: as pytorch_trace() chooses
   // Called now and then with what was read and replayed, and what is to be.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
   // Called with the program of a trace, a log or a snapshot, for Origin::help.

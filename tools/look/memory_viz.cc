@@ -252,7 +252,6 @@ class MemoryViz {
     std::uint64_t at = begin;
     for (const auto& [address, number] : live_in(begin, end)) {
       const BlockLifetime& lifetime = lifetimes_.blocks[number];
-      if (address < at) continue;  // over another: an event between them is missing
       if (address > at) block(at, address - at, nullptr);
       const std::uint64_t bytes = std::min(lifetime.bytes.count, end - address);
       block(address, bytes, &lifetime);

@@ -177,16 +177,13 @@ class OutputFile::Impl {
   std::string why_;  // the first thing that went wrong
 };
 
-Result<OutputFile> OutputFile::open(const std::string& path, const std::string& input) {
+Result<OutputFile> OutputFile::open(const std::string& path) {
   if (path.empty()) {
     return Error(ErrorCode::invalid_argument,
                  "the name of the file to write is empty: give -o OUT");
   }
   const std::optional<int> descriptor = descriptor_named(path);
   const std::optional<struct stat> there = descriptor ? std::nullopt : status_of(path);
-  if (!input.empty() && !descriptor && is_same_file(path, input)) {
-    return failed(path, "it is the file that is read; name another with -o");
-  }
   if (there && S_ISDIR(there->st_mode)) return failed(path, "it is a folder; name a file in it");
   auto impl = std::make_unique<Impl>(path, path.ends_with(".gz"));
   const Status opened = descriptor                          ? impl->open_descriptor(*descriptor)

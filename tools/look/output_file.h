@@ -16,10 +16,10 @@ namespace weir {
 // thread-safe.
 class OutputFile {
  public:
-  // `input`: the file that is read meanwhile; empty: none.
-  // Errors: invalid_argument: the name is empty; invalid_input, naming the file and why: it is the
-  // input; it can't be made.
-  static Result<OutputFile> open(const std::string& path, const std::string& input);
+  // A command calls check_names() first: `path` is no file that it reads.
+  // Errors: invalid_argument: the name is empty; invalid_input, naming the file and why: it can't
+  // be made.
+  static Result<OutputFile> open(const std::string& path);
 
   OutputFile(OutputFile&&) noexcept;
   OutputFile& operator=(OutputFile&&) noexcept;

@@ -143,7 +143,7 @@ class Perfetto {
   void used_bytes() {
     if (lifetimes_.streams.size() < 2 && lifetimes_.pools.empty()) return;
     std::map<std::string, Bytes> sums;
-    for_each_step(recording_, lifetimes_, [&](std::uint32_t block, bool begins, std::size_t) {
+    for_each_step(lifetimes_, [&](std::uint32_t block, bool begins, std::size_t) {
       const BlockLifetime& lifetime = lifetimes_.blocks[block];
       const auto change = [&](const std::string& name) {
         Bytes& sum = sums[name];

@@ -324,7 +324,7 @@ Moment moment_after(std::size_t events, const Recording& recording, const BlockL
   }
   moment.time = time - recording.begin();
   for (const BlockLifetime& lifetime : lifetimes.blocks) {
-    if (is_live_after(lifetime, events, recording)) maker.add_block(lifetime, pages);
+    if (is_live_after(lifetime, events)) maker.add_block(lifetime, pages);
   }
   for (auto& [id, page] : pages.pages()) maker.add_page(page);
   maker.finish(top);

@@ -68,7 +68,7 @@ std::optional<Found> first_asked(const Recording& recording, const BlockLifetime
   const WaitsByEvent waits(recording.events);
   std::optional<Found> first;
   for (const BlockLifetime& old : lifetimes.blocks) {
-    if (old.reused_by == BlockLifetime::kNone || old.end_event == BlockLifetime::kNone) continue;
+    if (old.reused_by == BlockLifetime::kNone) continue;
     const BlockLifetime& next = lifetimes.blocks[old.reused_by];
     const std::size_t at = next.begin_event;
     if (first && first->event <= at) continue;

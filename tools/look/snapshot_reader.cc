@@ -9,6 +9,7 @@
 
 #include "look/pickle_reader.h"
 #include "look/whole_file.h"
+#include "observe/recorded_state.h"
 
 namespace weir {
 namespace {
@@ -68,7 +69,7 @@ class Snapshot {
  private:
   void add(Event event) {
     event.time = time_;
-    recording_.events.push_back(event);
+    state_.accept(event, [this](const Event& each) { recording_.events.push_back(each); });
   }
 
   void heaps() {
@@ -126,6 +127,7 @@ class Snapshot {
 
   const json& root_;
   Recording& recording_;
+  RecordedState state_;  // as of a recording: what contradicts itself is made to fit
   Nanoseconds time_;
 };
 

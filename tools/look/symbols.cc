@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "look/symbols.h"
 
-#include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,7 +14,6 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -35,15 +33,6 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostAddresses = 500;  // in one command line
-
-std::string demangled(const std::string& name) {
-  if (!name.starts_with("_Z")) return name;
-  int status = 0;
-  char* const readable = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
-  std::string text = status == 0 ? readable : name;
-  std::free(readable);
-  return text;
-}
 
 // The offset of "binary+0x12af", where `binary` is the frame's file.
 std::optional<std::uint64_t> offset_of(const RecordedFrame& frame) {
@@ -200,7 +189,8 @@ std::vector<RecordedFrame> resolved(const Recording& recording, Clock::time_poin
   std::vector<RecordedFrame> frames = recording.frames;
   std::map<std::string, std::vector<std::size_t>> by_binary;
   for (std::size_t i = 0; i < frames.size(); ++i) {
-    frames[i].function = demangled(frames[i].function);
+    std::string& function = frames[i].function;
+    if (function.starts_with("_Z")) function = demangled(function.c_str());
     if (offset_of(frames[i])) by_binary[frames[i].file].push_back(i);
   }
   for (const auto& [binary, wanted] : by_binary) {

@@ -165,7 +165,6 @@ class TraceText {
   }
 
   void allocate(const Event& event) {
-    deallocate(event.address);  // does nothing, unless the event that freed it is missing
     const Block block{next_id_++, event.requested.count, eager_stream(event.stream)};
     live_.emplace(event.address.value, block);
     line("a {} {} {} {}\n", block.id, block.bytes, block.stream, time_us_);

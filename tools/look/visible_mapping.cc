@@ -12,13 +12,6 @@ void VisibleMapping::on_event(const Event& event, std::vector<VisibleRangeChange
       return map(event, changes);
     case EventKind::unmap:
       return unmap(event.address.value, changes);
-    case EventKind::release: {  // its mappings went before, unless the events are missing
-      const auto page = pages_.find(event.page.value);
-      if (page == pages_.end()) return;
-      const std::vector<std::uint64_t> mappings = page->second.mappings;
-      for (const std::uint64_t at : mappings) unmap(at, changes);
-      return;
-    }
     case EventKind::allocate:
       return take(event.address.value, event.address.value + event.bytes.count, changes);
     default:
@@ -28,8 +21,6 @@ void VisibleMapping::on_event(const Event& event, std::vector<VisibleRangeChange
 
 void VisibleMapping::map(const Event& event, std::vector<VisibleRangeChange>& changes) {
   const std::uint64_t at = event.address.value;
-  // Two mappings do not overlap: what is there went without an event that is known.
-  unmap(at, changes);
   mappings_[at] = {event.bytes.count, event.page.value, event.heap.value};
   Page& page = pages_[event.page.value];
   page.mappings.push_back(at);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "weir/types.h"
@@ -12,6 +13,12 @@ namespace weir {
 using Json = nlohmann::ordered_json;
 
 inline double microseconds(Nanoseconds time) { return static_cast<double>(time.count) / 1000; }
+
+// A number that may not be there.
+template <class Number>
+Json or_null(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json(nullptr);
+}
 
 // Indented by two; ends with a line end. Names come from files and programs: bytes of them that are
 // no UTF-8 are replaced.

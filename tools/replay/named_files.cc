@@ -2,7 +2,6 @@
 #include "replay/named_files.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <charconv>
 #include <cstddef>
@@ -15,31 +14,6 @@ namespace weir {
 namespace {
 
 constexpr int kMostLinks = 40;  // that Linux follows
-
-// What two names of one regular file have in common: the file itself, or, as long as it does not
-// exist, its folder and its name there.
-struct Identity {
-  dev_t device = 0;
-  ino_t inode = 0;
-  std::string name;  // in the folder `inode`; empty: the file exists
-
-  friend bool operator==(const Identity&, const Identity&) = default;
-};
-
-std::optional<Identity> identity_of(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0) {
-    if (!S_ISREG(status.st_mode)) return std::nullopt;
-    return Identity{status.st_dev, status.st_ino, {}};
-  }
-  const std::filesystem::path real = behind_dangling_links(path);
-  const std::filesystem::path folder = real.has_parent_path() ? real.parent_path() : ".";
-  if (::stat(folder.c_str(), &status) == 0) {
-    return Identity{status.st_dev, status.st_ino, real.filename().string()};
-  }
-  std::error_code unknown;
-  return Identity{0, 0, std::filesystem::absolute(real, unknown).lexically_normal().string()};
-}
 
 Error refused(std::string message) { return {ErrorCode::invalid_argument, std::move(message)}; }
 
@@ -72,9 +46,18 @@ std::filesystem::path behind_dangling_links(std::filesystem::path path) {
   return path;
 }
 
+// Of files that do not exist yet, where their folders are the same.
 bool is_same_file(const std::string& a, const std::string& b) {
-  const std::optional<Identity> identity = identity_of(a);
-  return identity && identity == identity_of(b);
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool exists = fs::exists(a, error);
+  if (exists != fs::exists(b, error)) return false;
+  if (exists) return fs::is_regular_file(a, error) && fs::equivalent(a, b, error);
+  const fs::path first = fs::absolute(behind_dangling_links(a), error);
+  const fs::path second = fs::absolute(behind_dangling_links(b), error);
+  const bool share = fs::equivalent(first.parent_path(), second.parent_path(), error);
+  return error ? first.lexically_normal() == second.lexically_normal()
+               : share && first.filename() == second.filename();
 }
 
 std::optional<int> descriptor_named(const std::string& path) {

@@ -40,7 +40,7 @@ void add_figures(Json& into, const ReplayReport& report, const ReplayFigures& fi
   into["fences"] = figures.fences;
   into["stream_waits"] = figures.stream_waits;
   into["host_waits"] = figures.host_waits;
-  into["races"] = figures.races ? Json(*figures.races) : Json(nullptr);
+  into["races"] = or_null(figures.races);
   into["reserved_bytes"] = figures.reserved.count;
   into["pages"] = figures.pages;
   into["mappings"] = figures.mappings;

@@ -318,13 +318,6 @@ std::span<const GeneratedFamily> generated_families() {
   return kFamilies;
 }
 
-const GeneratedFamily* find_generated_family(std::string_view name) {
-  for (const GeneratedFamily& family : generated_families()) {
-    if (family.name == name) return &family;
-  }
-  return nullptr;
-}
-
 Program generate(const GeneratedFamily& family, std::uint64_t seed, HistoryLength length) {
   Program program = family.generate(family, seed, length);
   program.name = family.name + ":" + std::to_string(seed);

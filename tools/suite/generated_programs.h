@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "suite/irregular_families.h"
 #include "suite/program.h"
@@ -20,7 +19,6 @@ struct GeneratedFamily {
 
 // Those of irregular_families.h, whose threads take turns here; and phases, pools and sleepers.
 std::span<const GeneratedFamily> generated_families();
-const GeneratedFamily* find_generated_family(std::string_view name);  // null: there is none
 
 inline constexpr bench::HistoryLength kSuiteLength{.phases = 10, .pairs = 2048};
 

@@ -5,15 +5,11 @@
 namespace weir::suite {
 namespace {
 
-weir::Json optional_json(const std::optional<std::uint64_t>& count) {
-  return count ? weir::Json(*count) : weir::Json(nullptr);
-}
-
 weir::Json program_json(const Program& program) {
   weir::Json json{{"program", program.name},
                   {"kind", program.family.empty() ? "recorded" : "generated"},
                   {"family", nullptr},
-                  {"seed", optional_json(program.seed)},
+                  {"seed", or_null(program.seed)},
                   {"title", program.title},
                   {"streams", program.streams},
                   {"pools", program.pools},
@@ -26,7 +22,7 @@ weir::Json program_json(const Program& program) {
   return json;
 }
 
-weir::Json outcome_json(const Outcome& outcome) {
+weir::Json json_of(const Outcome& outcome) {
   weir::Json json{{"program", outcome.program}, {"allocator", outcome.allocator}};
   if (!outcome.failure.empty()) {
     json["error"] = outcome.failure;
@@ -35,8 +31,8 @@ weir::Json outcome_json(const Outcome& outcome) {
   json["peak_held_bytes"] = outcome.peak_held;
   json["ratio"] = outcome.ratio;
   json["ratio_over_time"] = outcome.weighted_ratio;
-  json["driver_calls"] = optional_json(outcome.driver_calls);
-  json["waits"] = optional_json(outcome.waits);
+  json["driver_calls"] = or_null(outcome.driver_calls);
+  json["waits"] = or_null(outcome.waits);
   if (outcome.host) {
     json["host"] = {{"median_ns_per_pair", outcome.host->median_ns_per_pair},
                     {"slowest_call_us", outcome.host->slowest_call_us}};
@@ -56,8 +52,12 @@ std::string suite_json(const SuiteResult& result) {
   for (const ChosenAllocator& each : result.allocators) {
     json["allocators"].push_back({{"allocator", each.name}, {"title", each.title}});
   }
-  for (const Outcome& outcome : result.outcomes) json["results"].push_back(outcome_json(outcome));
+  for (const Outcome& outcome : result.outcomes) json["results"].push_back(json_of(outcome));
   return json_text(json);
+}
+
+std::string outcome_json(const Outcome& outcome) {
+  return json_of(outcome).dump(-1, ' ', false, weir::Json::error_handler_t::replace);
 }
 
 }  // namespace weir::suite

@@ -27,37 +27,23 @@ Outcome measure(const AllocatorKind& kind, const Program& program, const SuiteOp
   return outcome;
 }
 
-// An outcome as a line between two processes of this program.
-std::string packed(const Outcome& outcome) {
-  Json json{{"failure", outcome.failure}, {"peak", outcome.peak_held},
-            {"ratio", outcome.ratio},     {"weighted", outcome.weighted_ratio},
-            {"calls", nullptr},           {"waits", nullptr},
-            {"median", nullptr},          {"slowest", nullptr}};
-  if (outcome.driver_calls) json["calls"] = *outcome.driver_calls;
-  if (outcome.waits) json["waits"] = *outcome.waits;
-  if (outcome.host) {
-    json["median"] = outcome.host->median_ns_per_pair;
-    json["slowest"] = outcome.host->slowest_call_us;
-  }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 std::optional<std::uint64_t> count_in(const Json& json) {
   if (json.is_null()) return std::nullopt;
   return json.get<std::uint64_t>();
 }
 
-// False: it is no whole line, as of a process that ended within it.
+// Of a line of outcome_json(). False: it is no whole one, as of a process that ended within it.
 bool unpack(const std::string& line, Outcome& outcome) {
   const Json json = Json::parse(line, nullptr, false);
   if (json.is_discarded()) return false;
-  outcome.failure = json["failure"];
-  outcome.peak_held = json["peak"];
+  if (json.contains("error")) return outcome.failure = json["error"], true;
+  outcome.peak_held = json["peak_held_bytes"];
   outcome.ratio = json["ratio"];
-  outcome.weighted_ratio = json["weighted"];
-  outcome.driver_calls = count_in(json["calls"]);
+  outcome.weighted_ratio = json["ratio_over_time"];
+  outcome.driver_calls = count_in(json["driver_calls"]);
   outcome.waits = count_in(json["waits"]);
-  if (!json["median"].is_null()) outcome.host = HostTime{json["median"], json["slowest"]};
+  const Json& host = json["host"];
+  if (!host.is_null()) outcome.host = {host["median_ns_per_pair"], host["slowest_call_us"]};
   return true;
 }
 
@@ -69,7 +55,7 @@ Result<std::vector<Outcome>> measure_apart(const ChosenAllocator& allocator,
     for (const Program& program : programs) {
       Outcome failed;
       if (!kind) failed.failure = kind.error().message();
-      send(packed(kind ? measure(*kind, program, options) : failed));
+      send(outcome_json(kind ? measure(*kind, program, options) : failed) + "\n");
     }
   });
   if (!apart) return apart.error();

@@ -56,5 +56,6 @@ Result<SuiteResult> run_suite(std::vector<Program> programs,
 std::string suite_text(const SuiteResult& result);
 // docs/replay.md defines the members.
 std::string suite_json(const SuiteResult& result);
+std::string outcome_json(const Outcome& outcome);  // one of its "results", in a line
 
 }  // namespace weir::suite
