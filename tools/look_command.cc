@@ -43,10 +43,13 @@ struct LookCommand {
 };
 
 // A new name in the folder for temporary files. The page stays: a browser reads it later.
+// Without spaces, as the name is copied into command lines.
 std::string temporary_page(const std::string& source) {
   std::random_device random;
+  std::string name = std::filesystem::path(source).filename().string();
+  std::ranges::replace(name, ' ', '-');
   return fmt::format("{}/weir-look-{:08x}{:08x}-{}.html", temporary_folder(), random(), random(),
-                     std::filesystem::path(source).filename().string());
+                     name);
 }
 
 // Without one xdg-open finds no browser but those of a terminal, and they show nothing here.
@@ -104,11 +107,11 @@ Status open_page(const LookCommand& command, const std::string& name,
   if (!written) return written;
   const bool opens = !command.no_open && opens_in_browser(page);
   if (!opens && !command.no_open) fmt::print("No browser opened. ");
-  if (!opens && !shown.empty()) {
-    fmt::print("weir timeline FILE --to html -o PAGE.html makes the page elsewhere.\n");
-  }
   fmt::print("{}: {}\n", opens ? "Opening in a browser" : "Open this page in a browser",
              printable(page));
+  if (!opens && !shown.empty()) {
+    fmt::print("To keep a page: weir timeline FILE --to html -o PAGE.html\n");
+  }
   return {};
 }
 
@@ -144,7 +147,7 @@ file that can't be read or written, or a page without D3 (docs/look.md).)";
 void add_look_command(CLI::App& app, ExitCode& exit_code) {
   auto command = std::make_shared<LookCommand>();
   CLI::App* look = app.add_subcommand(
-      "look", "Say in three sentences what a file shows of a program's memory, and open its page");
+      "look", "Say in a few sentences what a file shows of a program's memory, and open its page");
   add_input(*look, "FILE", command->file,
             "What to look at; -: standard input; none: a page that reads the file dropped on it")
       ->required(false);

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -90,6 +91,10 @@ std::string unknown_argument(const CLI::App& app) {
   }
   const std::string all = fmt::format("the commands are {}", fmt::join(commands, ", "));
   if (words.empty()) return fmt::format("{}: a command is missing; {}", path, all);
+  if (&command == &app && std::filesystem::exists(words.front())) {
+    return fmt::format("{0}: '{1}' is a file: say what to do with it, such as {0} look {1}", path,
+                       words.front());
+  }
   const std::string text = path + ": " + unknown("command", words.front(), commands);
   return text.ends_with('?') ? text : text + "; " + all;
 }

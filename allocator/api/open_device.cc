@@ -13,7 +13,9 @@ namespace {
 // Someone who has no GPU should learn that Weir can be tried without one.
 Error with_hint(const Error& error) {
   if (error.code() != ErrorCode::unavailable) return error;
-  return {error.code(), error.message() + " (to try Weir with no GPU, set WEIR_DEVICE=sim)"};
+  return {error.code(),
+          error.message() +
+              " (WEIR_DEVICE=sim is one to try Weir on in C or C++; PyTorch needs a GPU)"};
 }
 
 }  // namespace

@@ -317,7 +317,7 @@ _C = types.SimpleNamespace(_accelerator_setAllocatorSettings=said.append)
     def test_weir_enable_that_is_neither_0_nor_1_is_said(self):
         said = self.start("import torch, weir; print(weir.enabled())", WEIR_ENABLE="yes")
         self.assertEqual(said.stdout.strip(), "None")
-        self.assertIn("WEIR_ENABLE is 'yes': 0 or 1", said.stderr)
+        self.assertIn("Weir stays off: WEIR_ENABLE is 'yes'; it takes 0 or 1", said.stderr)
 
     def test_weir_enable_and_settings_of_the_programs_own_are_refused(self):
         said = self.start("import torch, weir; weir.enable(limit='1GiB')")

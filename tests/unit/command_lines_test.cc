@@ -223,6 +223,7 @@ TEST_F(CommandLines, WhatIsUnknownOrMissingIsNamedWithTheRemedy) {
       {"reprot " + path("small.trace"), "weir: unknown command 'reprot'; did you mean 'report'?\n"},
       {"comm chek", "weir comm: unknown command 'chek'; did you mean 'check'?\n"},
       {"bogus", "weir: unknown command 'bogus'; the commands are look, replay, report, diff, time"},
+      {trace, "small.trace' is a file: say what to do with it, such as weir look "},
       {"comm bogus", "check, bench, scenario"},
       {"comm", "weir comm: a command is missing; the commands are check, bench, scenario"},
       {"look --open x", "unknown option '--open'; weir look FILE"},

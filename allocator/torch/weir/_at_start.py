@@ -76,7 +76,7 @@ def arm() -> None:
         disarm()
         sys.meta_path.insert(0, _BehindTorch())
     elif value not in ("", "0"):
-        warnings.warn(f"Weir: WEIR_ENABLE is {value!r}: 0 or 1", stacklevel=2)
+        warnings.warn(f"Weir stays off: WEIR_ENABLE is {value!r}; it takes 0 or 1", stacklevel=2)
 
 
 def disarm() -> None:
