@@ -14,8 +14,7 @@ namespace {
 Error with_hint(const Error& error) {
   if (error.code() != ErrorCode::unavailable) return error;
   return {error.code(),
-          error.message() +
-              " (WEIR_DEVICE=sim is one to try Weir on in C or C++; PyTorch needs a GPU)"};
+          error.message() + " (WEIR_DEVICE=sim; in C and C++, since PyTorch needs a GPU)"};
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ inline bool is_own_function(std::string_view function) {
                      [&](std::string_view own) { return function.starts_with(own); });
 }
 
-// `name`, or what the compiler made it of.
+// The function whose symbol `name` is; `name` itself where it is no C++ symbol.
 inline std::string demangled(const char* name) {
   const std::unique_ptr<char, decltype(&std::free)> readable(
       abi::__cxa_demangle(name, nullptr, nullptr, nullptr), &std::free);
