@@ -91,6 +91,11 @@ std::string fit_text(const Answer& answer) {
     table.add(row);
   }
   std::string doubt = answer.doubt;
+  if (std::ranges::any_of(answer.ways, &suite::FitWay::is_recorded)) {
+    doubt +=
+        " Recorded so: the program ran with these settings, and the row says no less than it held; "
+        "the other rows are replays.";
+  }
   if (!answer.shows_peak) {
     doubt +=
         " What was freed before the file's beginning is in no replay: a row that was not "

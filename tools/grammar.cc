@@ -12,11 +12,11 @@
 #include <cstring>
 #include <utility>
 
+#include "api/edit_distance.h"
 #include "option_checks.h"
 #include "replay/report_table.h"
 #include "suite/fit.h"
 #include "terminal.h"
-#include "unknown_argument.h"
 
 namespace weir {
 namespace {

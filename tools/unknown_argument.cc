@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstddef>
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -51,17 +50,6 @@ std::string unknown(std::string_view what, const std::string& word,
 }
 
 }  // namespace
-
-std::string_view nearest_name(std::string_view word, const std::vector<std::string>& names) {
-  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
-  std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
-  std::string_view nearest;
-  for (const std::string& name : names) {
-    const std::size_t away = edit_distance(word, name);
-    if (away < least) least = away, nearest = name;
-  }
-  return nearest;
-}
 
 std::string unknown_argument(const CLI::App& app) {
   std::string path;

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace CLI {
 class App;
@@ -12,10 +10,6 @@ class Error;
 }  // namespace CLI
 
 namespace weir {
-
-// The one of `names` that `word` is likely a misspelling of: at most a third of its letters are
-// wrong. Empty: none is.
-std::string_view nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 // The argument that `app` (with the sub-commands that it parsed) does not know, in words, with the
 // nearest one that it does; or that a sub-command is missing, with those that exist. Empty:

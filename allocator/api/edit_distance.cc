@@ -25,4 +25,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+std::string_view nearest_name(std::string_view word, const std::vector<std::string>& names) {
+  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
+  std::string_view nearest;
+  for (const std::string& name : names) {
+    const std::size_t away = edit_distance(word, name);
+    if (away < least) least = away, nearest = name;
+  }
+  return nearest;
+}
+
 }  // namespace weir

@@ -144,13 +144,24 @@ TEST_F(Grammar, FilesThatSayNothingAreTold) {
   expect_unreadable("- <&-", "standard input: ");
 }
 
-TEST_F(Grammar, AFileOfNoKnownKindIsTold) {
-  for (const char* const text : {"\x7f"
-                                 "ELF and more",
-                                 "hello, world\n", "<html>\n", "{\"a\": 1}\n"}) {
+TEST_F(Grammar, AFileOfNoKnownKindIsToldAndWhatItMayBe) {
+  const std::string length("\x40\0\0\0\0\0\0\0", 8);
+  for (const auto& [text, says] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"\x7f"
+            "ELF and more",
+            "of no known kind"},
+           {"hello, world\n", "text, such as a program prints"},
+           {"<html>\n", "text, such as a program prints"},
+           {"PK\x03\x04\x14 archive/data.pkl", "a zip archive"},
+           {length + "{\"a\": {\"dtype\": \"F32\"}}", "a safetensors file"},
+           {"{\"a\": 1}\n", "what"}}) {
     write("what", text);
-    expect_unreadable("what", *text == '{' ? "what" : "of no known kind");
+    expect_unreadable("what", says);
   }
+}
+
+TEST_F(Grammar, AMisspeltFileIsToldWithTheNearest) {
+  expect_unreadable("smal.trace", "did you mean 'small.trace'?");
 }
 
 TEST_F(Grammar, ResultsGoWhereTheyAreSent) {

@@ -107,7 +107,9 @@ std::string not_exact(const CallSide& side) {
 // Why no call of this recording is in the other one, too.
 std::string no_call(const CallSide& side, std::uint64_t first) {
   if (side.calls == 0) {
-    return side.source + " has no calls: WEIR_RECORD and WEIR_RECORD_RING record them.";
+    return side.source +
+           " has no calls: recordings have them (WEIR_RECORD, WEIR_RECORD_RING), and PyTorch's "
+           "snapshots after torch.cuda.memory._record_memory_history().";
   }
   if (side.last >= first) return {};
   return fmt::format("{} ends with call {}, and the other begins with call {}.", side.source,
@@ -189,7 +191,8 @@ std::string difference_text(const CallDifference& difference) {
   text += not_exact(difference.before) + not_exact(difference.after);
   if (difference.lived_otherwise) {
     text += shown(fmt::format("What was live before call {} differs already: the first difference "
-                              "is earlier, where a larger ring (WEIR_RECORD_RING) would show it.",
+                              "is earlier, where a larger ring (WEIR_RECORD_RING; PyTorch's "
+                              "max_entries) would show it.",
                               with_commas(difference.first)),
                   0);
   }

@@ -46,6 +46,29 @@ bool has_text(gzFile file, std::string_view read, std::string_view wanted) {
   return true;
 }
 
+// What else it may be.
+std::string_view likely_kind(const std::string& path) {
+  const GzipFile file = open_gzip(path);
+  std::array<char, 256> bytes{};
+  const int read = file == nullptr ? 0 : gzread(file.get(), bytes.data(), bytes.size());
+  const std::string_view text(bytes.data(), static_cast<std::size_t>(std::max(read, 0)));
+  if (text.starts_with("PK\x03\x04")) {
+    return "a zip archive, such as the checkpoints that torch.save() writes, which say nothing of "
+           "memory's use";
+  }
+  constexpr std::string_view kHeader = "{\"";  // of safetensors, after its length
+  if (text.size() > 10 && text.substr(8).starts_with(kHeader)) {
+    return "a safetensors file, whose weights say nothing of memory's use";
+  }
+  const auto is_text = [](unsigned char c) {
+    return (c >= ' ' && c != 0x7f) || (c >= '\t' && c <= '\r');
+  };
+  if (std::ranges::all_of(text, is_text)) {
+    return "text, such as a program prints, of no kind that Weir reads";
+  }
+  return "a file of no known kind";
+}
+
 }  // namespace
 
 Result<FileKind> kind_of_file(const std::string& path) {
@@ -82,10 +105,10 @@ Result<FileKind> kind_of_file(const std::string& path) {
 Error unknown_kind(const std::string& path) {
   return {
       ErrorCode::invalid_input,
-      fmt::format("{}: a file of no known kind; name a recording (WEIR_RECORD=FILE), a trace, a "
+      fmt::format("{}: {}; name a recording (WEIR_RECORD=FILE), a trace, a "
                   "snapshot of Weir's or PyTorch's (torch.cuda.memory._dump_snapshot() writes one "
                   "that can be read), or what RMM_LOG_FILE made RMM log",
-                  path)};
+                  path, likely_kind(path))};
 }
 
 }  // namespace weir

@@ -9,8 +9,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
+#include "api/edit_distance.h"
 #include "look/whole_file.h"
 
 namespace weir {
@@ -58,6 +60,20 @@ Status copy_all(const std::string& name, int from, int to) {
   }
 }
 
+// "; did you mean 'run.weir'?": a file in the same folder with a name much like this one.
+std::string guess(const std::filesystem::path& missing) {
+  std::vector<std::string> names;
+  std::error_code error;
+  const std::filesystem::path folder = missing.has_parent_path() ? missing.parent_path() : ".";
+  for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end;
+       each.increment(error)) {
+    names.push_back(each->path().filename().string());
+  }
+  const std::string_view nearest = nearest_name(missing.filename().string(), names);
+  if (nearest.empty()) return {};
+  return fmt::format("; did you mean '{}'?", (missing.parent_path() / nearest).string());
+}
+
 }  // namespace
 
 std::string temporary_folder() {
@@ -73,7 +89,10 @@ Result<InputFile> InputFile::open(const std::string& path) {
   }
   const int file = is_standard ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
                                : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return unreadable(name, std::strerror(errno));
+  if (file < 0) {
+    const int code = errno;
+    return unreadable(name, std::strerror(code) + (code == ENOENT ? guess(path) : ""));
+  }
   const Descriptor original = owned(file);
   struct stat status {};
   const bool known = ::fstat(file, &status) == 0;
