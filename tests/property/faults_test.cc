@@ -7,6 +7,7 @@
 
 #include "tests/property/program.h"
 #include "tests/property/runner.h"
+#include "tests/sanitized.h"
 
 namespace weir::test {
 namespace {
@@ -43,7 +44,8 @@ TEST_P(FaultSweep, LeavesTheHeapSoundAndTheProgramGoesOn) {
       GetParam() == DeviceCall::allocate_segment || GetParam() == DeviceCall::free_segment;
   // A program gives little memory back, and seldom in a trim.
   const bool gives_back = GetParam() == DeviceCall::unmap || GetParam() == DeviceCall::release;
-  for (std::uint64_t seed = 11; seed < (gives_back ? 41 : 14); ++seed) {
+  const std::uint64_t programs = some_if_sanitized(gives_back ? 30 : 3);
+  for (std::uint64_t seed = 11; seed < 11 + programs; ++seed) {
     const Program program =
         random_program(seed, {.operations = 250,
                               .least_memory = 48_MiB,

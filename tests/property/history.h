@@ -10,24 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/sanitized.h"
 #include "weir/device_heap.h"
 #include "weir/result.h"
 #include "weir/sim_device.h"
 #include "weir/types.h"
 
-#if defined(__has_feature)
-#define WEIR_HAS_FEATURE(x) __has_feature(x)
-#else
-#define WEIR_HAS_FEATURE(x) 0
-#endif
-
 namespace weir::test {
-
-#if defined(__SANITIZE_THREAD__) || WEIR_HAS_FEATURE(thread_sanitizer)
-inline constexpr bool kThreadSanitizer = true;
-#else
-inline constexpr bool kThreadSanitizer = false;
-#endif
 
 // A reading of the one clock of a history. Moment `m` is the time between stamps `m` and `m + 1`: a
 // call had its effect at one of the moments `begin` .. `end - 1`.

@@ -65,14 +65,18 @@ function(weir_page_library name d3)
             ${licence}
     COMMENT "Putting the page's sources into ${name}"
     VERBATIM)
-  add_library(${name} STATIC look/html.cc look/html_data.cc "${sources}")
+  add_library(${name} STATIC "${sources}" $<TARGET_OBJECTS:weir_page_code>)
   target_include_directories(${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
-  target_link_libraries(${name} PUBLIC weir::weir PRIVATE weir_look weir_dependency::json
-                                                          weir_dependency::zlib)
+  target_link_libraries(${name} PUBLIC weir::weir PRIVATE weir_look weir_dependency::zlib)
   weir_warnings(${name})
 endfunction()
 
+add_library(weir_page_code OBJECT look/html.cc look/html_data.cc)
+target_include_directories(weir_page_code PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+target_link_libraries(weir_page_code PRIVATE weir::weir weir_look weir_dependency::json
+                                             weir_dependency::zlib)
+weir_warnings(weir_page_code)
 weir_page_library(weir_page "${weir_d3}")
-if(WEIR_TESTS)
+if(WEIR_TESTS AND NOT WEIR_SANITIZE)
   weir_page_library(weir_page_without_d3 "")
 endif()
