@@ -126,8 +126,6 @@ class PlacementCache {
   void clear() { *this = PlacementCache{}; }
 
  private:
-  friend struct TestAccess;
-
   struct Entry {
     RequestKeys keys{};
     Address at;

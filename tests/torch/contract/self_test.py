@@ -30,7 +30,7 @@ import random_programs  # noqa: E402
 import run_programs  # noqa: E402
 import shrink  # noqa: E402
 
-PROGRAMS = 500  # of each kind
+PROGRAMS = 200  # of each kind
 
 
 KINDS = ({}, {"peers": True}, {"collectives": "L1"}, {"collectives": "F"})
@@ -58,11 +58,11 @@ def steps_of(text):
 
 class Drawing(unittest.TestCase):
     def test_a_seed_draws_one_program(self):
-        code = "import self_test; print(self_test.digest(300))"
+        code = "import self_test; print(self_test.digest(100))"
         found = {subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True,
                                 check=True, env={**os.environ, "PYTHONHASHSEED": salt}).stdout
                  for salt in ("1", "2")}
-        self.assertEqual(found, {digest(300) + "\n"})
+        self.assertEqual(found, {digest(100) + "\n"})
 
     def test_programs_survive_json(self):
         for seed in range(200):
@@ -473,8 +473,8 @@ class Executing(unittest.TestCase):
         self.addCleanup(patch.stop)
         fake.cuda.memory_snapshot.return_value = []
         fake.cuda.caching_allocator_alloc.return_value = 4096
-        drawn = [generate.random_program(seed, **kind) for kind in KINDS for seed in range(200)]
-        for each in [*drawn, *list(generate.short_programs())[:300]]:
+        drawn = [generate.random_program(seed, **kind) for kind in KINDS for seed in range(60)]
+        for each in [*drawn, *list(generate.short_programs())[:150]]:
             execution = execute.Execution(machine)
             execution.run(each["steps"])
             execution.end()
