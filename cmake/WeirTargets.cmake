@@ -26,7 +26,7 @@ endif()
 # once. A build from nothing takes a third of the time so, and one after an edit takes longer. (Names
 # in namespaces without one must differ within a library. clang-tidy, in CI, reads each source alone.)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
-# GCC collects no garbage below 1 GB there, which saves a tenth of its time.
+# For a batch GCC collects no garbage below 1 GB, which saves a tenth of its time.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-expand=400;--param=ggc-min-heapsize=1000000>")
 endif()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether tests run under a sanitizer, which takes ten times as long.
+// Whether tests run under the address or the thread sanitizer, which take ten times as long.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline constexpr bool kSanitizer = true;
 inline constexpr bool kSanitizer = kThreadSanitizer;
 #endif
 
-// Of so many random programs, those to run: a sanitizer sees no more in many than in some.
+// How many of so many random programs to run: a sanitizer sees no more in all than in a fifth.
 template <class T>
 constexpr T some_if_sanitized(T programs) {
   return kSanitizer ? std::max<T>(1, programs / 5) : programs;

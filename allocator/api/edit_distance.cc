@@ -30,6 +30,8 @@ std::string_view nearest_name(std::string_view word, const std::vector<std::stri
   std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
   std::string_view nearest;
   for (const std::string& name : names) {
+    const auto [shorter, longer] = std::minmax({word.size(), name.size()});
+    if (longer - shorter >= least) continue;
     const std::size_t away = edit_distance(word, name);
     if (away < least) least = away, nearest = name;
   }

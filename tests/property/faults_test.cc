@@ -44,7 +44,7 @@ TEST_P(FaultSweep, LeavesTheHeapSoundAndTheProgramGoesOn) {
       GetParam() == DeviceCall::allocate_segment || GetParam() == DeviceCall::free_segment;
   // A program gives little memory back, and seldom in a trim.
   const bool gives_back = GetParam() == DeviceCall::unmap || GetParam() == DeviceCall::release;
-  const std::uint64_t programs = some_if_sanitized(gives_back ? 30 : 3);
+  const std::uint64_t programs = gives_back ? some_if_sanitized(30) : 3;
   for (std::uint64_t seed = 11; seed < 11 + programs; ++seed) {
     const Program program =
         random_program(seed, {.operations = 250,

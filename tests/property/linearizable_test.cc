@@ -13,7 +13,7 @@
 namespace weir::test {
 namespace {
 
-// Steps are divided by this, where each takes longer.
+// Steps are divided by this where each takes longer: under the sanitizers.
 constexpr std::uint32_t kFewer = kSanitizer ? 4 : 1;
 
 void expect_explained(Scenario scenario, std::uint64_t first_seed, std::uint64_t seeds) {

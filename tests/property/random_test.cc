@@ -37,11 +37,12 @@ Totals run_seeds(std::uint64_t first, std::uint64_t count, const ProgramShape& s
   return totals;
 }
 
-bool all_seeds() { return GTEST_FLAG_GET(random_seed) == 0 && !kSanitizer; }
+// Is how far the programs reach looked at? Some of them reach less.
+bool judges_reach() { return GTEST_FLAG_GET(random_seed) == 0 && !kSanitizer; }
 
 TEST(RandomPrograms, AgreeWithTheOracleAfterEveryStep) {
   const Totals totals = run_seeds(1, 300, {.operations = 150});
-  if (!all_seeds()) return;
+  if (!judges_reach()) return;
   // Else the programs don't reach what they are for.
   EXPECT_GT(totals.out_of_memory, 50u);
   EXPECT_GT(totals.allocations, totals.out_of_memory * 4);
@@ -51,7 +52,7 @@ TEST(RandomPrograms, AgreeWithTheOracleAfterEveryStep) {
 TEST(RandomPrograms, AgreeWithTheOracleUnderPressure) {
   const Totals totals =
       run_seeds(2001, 150, {.operations = 200, .least_memory = 16_MiB, .most_memory = 64_MiB});
-  if (!all_seeds()) return;
+  if (!judges_reach()) return;
   EXPECT_GT(totals.out_of_memory, 200u);
   EXPECT_GT(totals.stream_waits, 200u);
   EXPECT_GT(totals.host_waits, 5u);  // where mappings ran out
@@ -60,7 +61,7 @@ TEST(RandomPrograms, AgreeWithTheOracleUnderPressure) {
 TEST(RandomPrograms, AgreeWithTheOracleWithPlentyOfMemory) {
   const Totals totals =
       run_seeds(4001, 15, {.operations = 400, .least_memory = 8_GiB, .most_memory = 100_GiB});
-  if (!all_seeds()) return;
+  if (!judges_reach()) return;
   EXPECT_GT(totals.allocations, 15u * 80);
 }
 
@@ -71,7 +72,7 @@ TEST(RandomPrograms, AgreeWithTheOracleThatSeldomLooks) {
         run_seeds(12'001, 500,
                   {.operations = 250, .least_memory = 16_MiB, .most_memory = 128_MiB, .kind = kind},
                   {.check_every = 50, .idle_at_limits = true});
-    if (!all_seeds()) return;
+    if (!judges_reach()) return;
     EXPECT_GT(totals.out_of_memory, 100u);
     EXPECT_GT(totals.stream_waits, 200u);
   }
@@ -79,7 +80,7 @@ TEST(RandomPrograms, AgreeWithTheOracleThatSeldomLooks) {
 
 TEST(RandomPrograms, AgreeWithTheOracleInPlainMemory) {
   const Totals totals = run_seeds(6001, 200, {.operations = 150, .kind = MemoryKind::plain});
-  if (!all_seeds()) return;
+  if (!judges_reach()) return;
   EXPECT_GT(totals.out_of_memory, 50u);
   EXPECT_GT(totals.allocations, totals.out_of_memory * 4);
   EXPECT_GT(totals.stream_waits, 200u);
@@ -90,7 +91,7 @@ TEST(RandomPrograms, AgreeWithTheOracleAndKeepTheirBytesWhereTheySleepAndWake) {
   const Totals pressed =
       run_seeds(9001, 100,
                 {.operations = 250, .least_memory = 16_MiB, .most_memory = 64_MiB, .sleeps = true});
-  if (!all_seeds()) return;
+  if (!judges_reach()) return;
   EXPECT_GT(totals.sleeps, 500u);
   EXPECT_GT(pressed.sleeps, 200u);
   EXPECT_GT(totals.allocations, 8'000u);

@@ -89,7 +89,6 @@ class Run(installed.Installed):
             for result in (self.run_weir("--record", given, "recorded.py", **job),
                            self.run_weir("recorded.py", WEIR_RECORD=given, **job)):
                 self.assertEqual(result.stdout.strip(), record, result.stderr)
-                self.assertIn(f"{record} was not written", result.stderr)
 
     def test_a_file_that_cannot_be_written_is_said_before_the_program_starts(self):
         for name, value in (("WEIR_RECORD", "none/run.weir"), ("WEIR_SNAPSHOT_ON_OOM", "none/oom.json"),

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/command_fixture.h"
@@ -146,22 +147,27 @@ TEST_F(Grammar, FilesThatSayNothingAreTold) {
 
 TEST_F(Grammar, AFileOfNoKnownKindIsToldAndWhatItMayBe) {
   const std::string length("\x40\0\0\0\0\0\0\0", 8);
-  for (const auto& [text, says] : std::initializer_list<std::pair<std::string, std::string>>{
-           {"\x7f"
-            "ELF and more",
-            "of no known kind"},
-           {"hello, world\n", "text, such as a program prints"},
-           {"<html>\n", "text, such as a program prints"},
-           {"PK\x03\x04\x14 archive/data.pkl", "a zip archive"},
-           {length + "{\"a\": {\"dtype\": \"F32\"}}", "a safetensors file"},
-           {"{\"a\": 1}\n", "what"}}) {
+  const std::vector<std::pair<std::string, std::string>> files{
+      {"\x7f"
+       "ELF and more",
+       "what: a file of no known kind"},
+      {"hello, world\n", "what: text, such as"},
+      {"\x1b[32mcaf\u00e9\x1b[0m\n", "what: text, such as"},
+      {"metrics {\"loss\": 3.1}\n", "what: text, such as"},
+      {"PK\x03\x04\x14 archive/data.pkl", "what: a zip archive"},
+      {length + "{\"a\": {\"dtype\": \"F32\"}}", "what: a safetensors file"}};
+  for (const auto& [text, says] : files) {
     write("what", text);
     expect_unreadable("what", says);
   }
 }
 
 TEST_F(Grammar, AMisspeltFileIsToldWithTheNearest) {
-  expect_unreadable("smal.trace", "did you mean 'small.trace'?");
+  expect_unreadable("smal.trace", "No such file or directory; did you mean 'small.trace'?\n");
+  expect_unreadable("xyz.weir", "No such file or directory; a recording begins as");
+  expect_unreadable("xyz", "No such file or directory\n");
+  std::filesystem::create_symlink("gone", path("link"));
+  expect_unreadable("link", "No such file or directory\n");
 }
 
 TEST_F(Grammar, ResultsGoWhereTheyAreSent) {

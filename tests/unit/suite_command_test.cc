@@ -230,8 +230,10 @@ TEST_F(BenchCommand, FitClaimsNoLessThanTheFileShowsForTheSameSettings) {
           << name;
       EXPECT_FALSE(each["fits"].get<bool>()) << "it failed there, with 41 MiB";
     }
-    EXPECT_THAT(weir("fit " + file).out,
-                StartsWith("held (device 1 of 2, which ran out of memory; device 0 held 2.00 MiB"));
+    EXPECT_THAT(
+        weir("fit " + file).out,
+        AllOf(StartsWith("held (device 1 of 2, which ran out of memory; device 0 held 2.00 MiB"),
+              HasSubstr("\nRecorded so: the program ran with these settings")));
   }
   std::string snapshot = kHeldMore;  // settings that no row has by default
   snapshot.replace(snapshot.find("SETTING"), 7, "true");

@@ -56,14 +56,14 @@ std::string_view likely_kind(const std::string& path) {
     return "a zip archive, such as the checkpoints that torch.save() writes, which say nothing of "
            "memory's use";
   }
-  constexpr std::string_view kHeader = "{\"";  // of safetensors, after its length
-  if (text.size() > 10 && text.substr(8).starts_with(kHeader)) {
+  // Its header stands behind the header's length, of 8 bytes.
+  if (text.size() > 10 && text[7] == '\0' && text.substr(8).starts_with("{\"")) {
     return "a safetensors file, whose weights say nothing of memory's use";
   }
   const auto is_text = [](unsigned char c) {
-    return (c >= ' ' && c != 0x7f) || (c >= '\t' && c <= '\r');
+    return (c >= ' ' && c != 0x7f) || (c >= '\b' && c <= '\r') || c == '\x1b';  // colours, too
   };
-  if (std::ranges::all_of(text, is_text)) {
+  if (!text.empty() && std::ranges::all_of(text, is_text)) {
     return "text, such as a program prints, of no kind that Weir reads";
   }
   return "a file of no known kind";

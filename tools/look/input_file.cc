@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -60,17 +61,25 @@ Status copy_all(const std::string& name, int from, int to) {
   }
 }
 
+constexpr std::size_t kLeastToGuess = 3;  // letters
+
 // "; did you mean 'run.weir'?": a file in the same folder with a name much like this one.
 std::string guess(const std::filesystem::path& missing) {
   std::vector<std::string> names;
-  std::error_code error;
+  std::error_code error, unknown;
+  const std::string wanted = missing.filename().string();
   const std::filesystem::path folder = missing.has_parent_path() ? missing.parent_path() : ".";
   for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end;
        each.increment(error)) {
+    if (each->is_directory(unknown) || each->path().filename() == wanted) continue;
     names.push_back(each->path().filename().string());
   }
-  const std::string_view nearest = nearest_name(missing.filename().string(), names);
-  if (nearest.empty()) return {};
+  std::ranges::sort(names);
+  const std::string_view nearest =
+      wanted.size() < kLeastToGuess ? std::string_view() : nearest_name(wanted, names);
+  if (nearest.empty()) {
+    return wanted.ends_with(".weir") ? "; a recording begins as its program first uses memory" : "";
+  }
   return fmt::format("; did you mean '{}'?", (missing.parent_path() / nearest).string());
 }
 

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import os
 import re
-import sys
 import threading
 import warnings
 from typing import Iterator
@@ -114,10 +112,7 @@ def enable(kind: str = "auto", **settings: object) -> str:
     if kind not in ("auto", "full", "pluggable"):
         raise ValueError(f"kind is {kind!r}: 'auto', 'full' or 'pluggable'")
     with _turning_on, _environment_kept():
-        kind = _enable(kind, settings)
-        if settings.get("record"):
-            atexit.register(_tell_of_no_recording, os.environ["WEIR_RECORD"])
-        return kind
+        return _enable(kind, settings)
 
 
 def _enable(kind: str, settings: dict[str, object]) -> str:
@@ -148,13 +143,6 @@ def _enable(kind: str, settings: dict[str, object]) -> str:
             warnings.warn(f"Weir: {problem} Falling back to the pluggable library.", stacklevel=3)
     _enable_pluggable(torch)
     return "pluggable"
-
-
-def _tell_of_no_recording(file: str) -> None:
-    """A recording begins as a device is first used."""
-    if not sys.modules["torch"].cuda.is_initialized():
-        print(f"weir: nothing was recorded, and {file} was not written: the process used no GPU",
-              file=sys.stderr)
 
 
 def _on_already(kind: str, settings: dict[str, object]) -> str:

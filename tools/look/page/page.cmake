@@ -77,6 +77,6 @@ target_link_libraries(weir_page_code PRIVATE weir::weir weir_look weir_dependenc
                                              weir_dependency::zlib)
 weir_warnings(weir_page_code)
 weir_page_library(weir_page "${weir_d3}")
-if(WEIR_TESTS AND NOT WEIR_SANITIZE)
+if(WEIR_TESTS AND NOT WEIR_SANITIZE)  # (Its code is that of the other.)
   weir_page_library(weir_page_without_d3 "")
 endif()
