@@ -23,7 +23,8 @@ inline constexpr bool kSanitizer = true;
 inline constexpr bool kSanitizer = kThreadSanitizer;
 #endif
 
-// How many of so many random programs to run: a sanitizer sees no more in all than in a fifth.
+// How many of so many random programs to run, or to reach something: a sanitizer sees no more in
+// all than in a fifth.
 template <class T>
 constexpr T some_if_sanitized(T programs) {
   return kSanitizer ? std::max<T>(1, programs / 5) : programs;

@@ -13,8 +13,8 @@
 namespace weir::test {
 namespace {
 
-// Steps are divided by this where each takes longer: under the sanitizers.
-constexpr std::uint32_t kFewer = kSanitizer ? 4 : 1;
+// Steps are divided by this, where each takes longer.
+constexpr std::uint32_t kFewer = kThreadSanitizer ? 4 : 1;
 
 void expect_explained(Scenario scenario, std::uint64_t first_seed, std::uint64_t seeds) {
   scenario.steps = std::max<std::uint32_t>(100, scenario.steps / kFewer);

@@ -154,6 +154,7 @@ TEST_F(Grammar, AFileOfNoKnownKindIsToldAndWhatItMayBe) {
       {"hello, world\n", "what: text, such as"},
       {"\x1b[32mcaf\u00e9\x1b[0m\n", "what: text, such as"},
       {"metrics {\"loss\": 3.1}\n", "what: text, such as"},
+      {"{\"a\": 1}\n", "what: "},
       {"PK\x03\x04\x14 archive/data.pkl", "what: a zip archive"},
       {length + "{\"a\": {\"dtype\": \"F32\"}}", "what: a safetensors file"}};
   for (const auto& [text, says] : files) {
