@@ -409,6 +409,7 @@ class Execution:
         self.recorded = 0  # bytes of tensors that were recorded on a stream
         self.capture = None  # the name of the graph whose capture is open
         self.capture_stream = None
+        self.paused = False  # its pool
         self.workers = []
         self.problems = []
         self.step = 0
@@ -627,7 +628,7 @@ class Execution:
         with torch.cuda.stream(self.streams[step["stream"]]):
             graph.capture_begin(capture_error_mode="relaxed", **options)
         self.graphs[name] = graph
-        self.capture, self.capture_stream = name, self.streams[step["stream"]]
+        self.capture, self.capture_stream, self.paused = name, self.streams[step["stream"]], False
 
     def do_capture_end(self, step):
         with torch.cuda.stream(self.capture_stream):
@@ -636,12 +637,14 @@ class Execution:
 
     def do_pool_pause(self, step):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self.pool_ids[step["graph"]])
+        self.paused = True
 
     def do_pool_resume(self, step):
         device, pool = torch.cuda.current_device(), self.pool_ids[step["graph"]]
         torch._C._cuda_beginAllocateCurrentThreadToPool(device, pool)
         if not step.get("keeps"):
             torch._C._cuda_releasePool(device, pool)
+        self.paused = False
 
     def do_pool_holds(self, step):
         pool = tuple(self.graphs[step["graph"]].pool())
@@ -665,13 +668,17 @@ class Execution:
             self.machine.kept.append(graph)
 
     def do_capture_fail(self, step):
-        stream = self.capture_stream
+        stream, graph = self.capture_stream, self.graphs[step["graph"]]
+        # From 2.14 on capture_end() ends the use of the pool where the capture failed, too; if nothing uses
+        # the pool, it leaves CUDA's error to the next call, and the graph aborts the process as it goes.
+        if self.paused and hasattr(graph, "capture_end_pre"):
+            self.do_pool_resume(step)
         with torch.cuda.stream(stream):
             if step["how"] == "item":
                 self._expect_error("item() in a capture", self.machine.errors[0].item)
             else:
                 self._expect_error("synchronize() in a capture", stream.synchronize)
-            self._expect_error("the end of a failed capture", self.graphs[step["graph"]].capture_end)
+            self._expect_error("the end of a failed capture", graph.capture_end)
             # PyTorch takes its random numbers for captured until a capture has ended well. (That writes
             # the seed, which no graph may read meanwhile.)
             self._synchronize()

@@ -199,6 +199,8 @@ class Seeds:
         self.born = {}  # what came before the capture that made them
         self.uses = {}
         self.dropout_uses = {}
+        # A capture was refused: PyTorch 2.11 takes its random numbers for captured until one has ended well.
+        self.captured = False
 
 
 class Model:
@@ -756,6 +758,7 @@ class Model:
         self.capture.captured = True
         self.capture.resumed = False
         self.capture = None
+        self.seeds.captured = False
 
     def _open_capture(self, step):
         if self.capture is None or self.capture.name != step["graph"]:
@@ -790,7 +793,7 @@ class Model:
         if graph.collectives or graph.resumed or graph.memory.pool is not None or self.raw:
             raise Illegal("such a capture is not made to fail")
         memory, self.capture = graph.memory, None
-        graph.alive = False
+        graph.alive = self.seeds.captured = False
         join(self.seeds.dropout_uses, self.seeds.born)  # which may be there to the end
         self._unregister(graph.name)
         memory.bound = True  # PyTorch's pinned memory is recorded to it for good
@@ -820,6 +823,7 @@ class Model:
             raise Illegal("the seed may reuse memory")
         began = self.clock(stream)
         join(self.seeds.dropout_uses, began)
+        self.seeds.captured |= how == "default"
         refused = self.graphs[name] = Graph(name, stream, GraphMemory(stream), began)
         refused.alive = False
         self.has_capture = True
@@ -840,8 +844,8 @@ class Model:
     def _reference(self, step):
         self._no_capture()
         graph = self._graph(step)
-        if not graph.dropout or graph.referenced:
-            raise Illegal("a reference is for graphs with dropout")
+        if not graph.dropout or graph.referenced or self.seeds.captured:
+            raise Illegal("a reference is for graphs with dropout, when random numbers are not taken for captured")
         self._inputs_hold(graph)
         join(self.host, self.queued)
         self._reusable(MAIN, None)
@@ -861,6 +865,8 @@ class Model:
             raise Illegal("a capture is open")
         if graph.dropout and not graph.referenced:
             raise Illegal("what dropout chooses is not known yet")
+        if graph.dropout and self.seeds.captured:
+            raise Illegal("random numbers are taken for captured")
         self._inputs_hold(graph)
         if any(not self.tensors[name].live for name in graph.borrowed):
             raise Illegal(f"{graph.name} writes memory that is others' now")

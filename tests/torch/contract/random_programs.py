@@ -77,7 +77,8 @@ def run_child(programs, options, way=None, repeat=1, seconds=1e9):
                     ways.kill(child)
             errors.seek(0)
             said = errors.read()
-    last = " ".join([line for line in said.splitlines() if line.strip()][-3:])[-600:]
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("frame #")]
+    last = " ".join(lines[-3:])[-600:]
     if isinstance(found, str):
         raise Unusable(f"{way}: {found} {last}")
     return [(program, outcome, f"{message} {last}" if outcome == "crash" else message)
