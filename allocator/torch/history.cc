@@ -87,10 +87,16 @@ void History::note(Action action, Address at, Bytes bytes, Stream stream, c10::M
                    Context context, const std::string* metadata) {
   const std::lock_guard lock(mutex_);
   if (action == TraceEntry::ALLOC && options_.enabled) contexts_[at.pointer()] = context;
-  if (action == TraceEntry::FREE_REQUESTED) contexts_.erase(at.pointer());
-  if (action == TraceEntry::SEGMENT_ALLOC) segments_[at] = {bytes, {}, origin()};
-  if (action == TraceEntry::SEGMENT_FREE) segments_.erase(at);
-  if (action == TraceEntry::SEGMENT_ALLOC || action == TraceEntry::SEGMENT_FREE) context = origin();
+  if (action == TraceEntry::FREE_REQUESTED || action == TraceEntry::FREE_COMPLETED) {
+    const auto known = contexts_.find(at.pointer());
+    if (context == nullptr && known != contexts_.end()) context = known->second;
+    if (action == TraceEntry::FREE_COMPLETED && known != contexts_.end()) contexts_.erase(known);
+  }
+  if (action == TraceEntry::SEGMENT_ALLOC) {
+    segments_[at] = {bytes, {}, origin()};
+    context = origin();
+  }
+  if (action == TraceEntry::SEGMENT_FREE) context = take_segment(at).context;
   add(action, at, bytes, stream.handle, pool, std::move(context), metadata);
 }
 
@@ -128,8 +134,7 @@ void History::on_event(const Event& event) {
   const bool comes = event.kind == EventKind::map;
   const Action of_plain = comes ? TraceEntry::SEGMENT_ALLOC : TraceEntry::SEGMENT_FREE;
   const Action of_pages = comes ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_UNMAP;
-  const Owner owner = segments_[event.address].owner;
-  if (!comes) segments_.erase(event.address);
+  const Segment segment = comes ? segments_[event.address] : take_segment(event.address);
   std::string lent;
   if (const auto lender = lenders_.find(event.page); lender != lenders_.end()) {
     const c10::MempoolId_t pool = pool_(lender->second);
@@ -137,8 +142,17 @@ void History::on_event(const Event& event) {
            std::to_string(pool.second) + ")";
   }
   add(event.plain ? of_plain : of_pages, event.address, event.bytes,
-      streams_.handle_of(owner.stream), pool_(owner.pool), origin(),
+      streams_.handle_of(segment.owner.stream), pool_(segment.owner.pool), segment.context,
       lent.empty() ? nullptr : &lent);
+}
+
+// With mutex_ held. The segment goes; its context is why, or, where that is not known, whence it
+// came.
+History::Segment History::take_segment(Address at) {
+  Segment gone = std::move(segments_[at]);
+  segments_.erase(at);
+  if (origin() != nullptr) gone.context = origin();
+  return gone;
 }
 
 // With mutex_ held.

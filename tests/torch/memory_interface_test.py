@@ -99,6 +99,33 @@ class MemoryInterface(simulated.Simulated):
                 self.assertEqual(weir[name], value)
         self.assertIn("oom", weir["entries"])
 
+    def test_what_is_freed_has_the_stack_of_the_free_or_else_of_the_allocation(self):
+        program = simulated.CONTEXT + """
+import json
+memory = torch.cuda.memory
+def the_allocation():
+    return torch.empty(48, dtype=torch.uint8, device="cuda")
+def the_free(kept):
+    kept.pop()
+found = {}
+for context in ("alloc", "all", "state"):
+    memory._record_memory_history(context=context, stacks="python")
+    the_free([the_allocation()])
+    memory.empty_cache()
+    for entry in memory._snapshot()["device_traces"][0]:
+        found[f"{context}: {entry['action']}"] = [
+            frame["name"] for frame in entry.get("frames", []) if frame["name"].startswith(("the_", "empty"))]
+    memory._record_memory_history(None)
+print(json.dumps(found))
+"""
+        native, weir = [json.loads(self.run_code(begin + program)[0]) for begin in ("", WEIR)]
+        blocks = [name for name in native if "segment" not in name]
+        self.assertEqual([weir[name] for name in blocks], [native[name] for name in blocks])
+        self.assertEqual(weir["alloc: free_completed"], ["the_allocation"])
+        self.assertEqual(weir["all: free_completed"], ["the_free"])
+        self.assertEqual(weir["alloc: segment_unmap"], ["the_allocation"])
+        self.assertEqual(weir["all: segment_unmap"], ["empty_cache"])
+
     # SGLang calls the one, older libraries the other.
     def test_expandable_segments_that_are_switched_off_in_either_way_are_plain_memory(self):
         printed, _ = self.run_code(simulated.CONTEXT + """
