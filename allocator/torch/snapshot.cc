@@ -149,12 +149,14 @@ SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_traces) {
   const int devices = std::max(devices_.load(), 1);
   all.device_traces.resize(static_cast<std::size_t>(devices));
   for_each([&](DeviceMemory& memory) {
+    Bytes active;
     for (native::SegmentInfo& segment : memory.segments(pool)) {
+      active += Bytes{segment.active_size};
       all.segments.push_back(std::move(segment));
     }
-    // As in PyTorch, a snapshot's own entry is the next one's.
+    // As in PyTorch, a snapshot's own entry is the next one's, with the bytes that are active.
     std::vector<native::TraceEntry> entries = memory.history().entries();
-    memory.history().note(native::TraceEntry::SNAPSHOT, {}, 0_B, {}, {0, 0});
+    memory.history().note(native::TraceEntry::SNAPSHOT, {}, active, {}, pool);
     if (!include_traces) return;
     all.device_traces.at(static_cast<std::size_t>(memory.number())) = std::move(entries);
     for (native::AnnotationEntry& entry : memory.history().annotations()) {

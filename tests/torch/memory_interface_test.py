@@ -49,6 +49,8 @@ snapshot = memory._snapshot()
 entries = {}
 for entry in snapshot.pop("device_traces")[0]:
     entries[entry["action"]] = sorted(entry)
+    if entry["action"] == "snapshot":
+        entries["active"] = entry["size"]
     if entry["action"] == "annotate":
         entries["annotation"] = [entry["size"], entry["user_metadata"], entry["pool_id"]]
 settings = snapshot["allocator_settings"]

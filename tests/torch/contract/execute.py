@@ -661,10 +661,10 @@ class Execution:
             return
         self.problems.append(f"step {self.step}: {what} raises nothing")
 
-    def _keep(self, name):
-        """PyTorch calls the graph's filter from now on, though nobody has the graph."""
+    def _drop_failed(self, name):
+        """Before 2.14 PyTorch calls the graph's filter from now on: it has to stay."""
         graph = self.graphs.pop(name, None)
-        if graph is not None:
+        if graph is not None and not hasattr(graph, "capture_end_pre"):
             self.machine.kept.append(graph)
 
     def do_capture_fail(self, step):
@@ -687,7 +687,7 @@ class Execution:
             good.capture_end()
             self._synchronize()
         self.capture = None
-        self._keep(step["graph"])
+        self._drop_failed(step["graph"])
 
     def do_capture_refused(self, step):
         graph = torch.cuda.CUDAGraph()
@@ -698,7 +698,7 @@ class Execution:
         if step["how"] == "raw":
             self.raw_nodes = None  # the fill of the seed, too
         self.graphs[step["graph"]] = graph
-        self._keep(step["graph"])
+        self._drop_failed(step["graph"])
 
     def do_raw_begin(self, step):
         stream = self.streams[step["stream"]]
