@@ -83,6 +83,10 @@ std::string unknown_argument(const CLI::App& app) {
     return fmt::format("{0}: '{1}' is a file: say what to do with it, such as {0} look {1}", path,
                        words.front());
   }
+  if (&command == &app && (words.front() == "info" || words.front() == "run")) {
+    return fmt::format("{}: '{}' is a command of the Python package: python -m weir {}", path,
+                       words.front(), words.front());
+  }
   const std::string text = path + ": " + unknown("command", words.front(), commands);
   return text.ends_with('?') ? text : text + "; " + all;
 }

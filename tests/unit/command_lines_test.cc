@@ -222,6 +222,7 @@ TEST_F(CommandLines, WhatIsUnknownOrMissingIsNamedWithTheRemedy) {
       {"help covnert", "weir: unknown command 'covnert'; did you mean 'convert'?\n"},
       {"reprot " + path("small.trace"), "weir: unknown command 'reprot'; did you mean 'report'?\n"},
       {"comm chek", "weir comm: unknown command 'chek'; did you mean 'check'?\n"},
+      {"info", "weir: 'info' is a command of the Python package: python -m weir info\n"},
       {"bogus", "weir: unknown command 'bogus'; the commands are look, replay, report, diff, time"},
       {trace, "small.trace' is a file: say what to do with it, such as weir look "},
       {"comm bogus", "check, bench, scenario"},
