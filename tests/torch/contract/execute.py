@@ -37,6 +37,7 @@ LOST, UNUSABLE = 3, 4
 OTHERS_SECONDS = 15  # that the other ranks may take longer for a program
 THREAD_STEP = 10000  # the number of a thread's first step
 SLEEP_CYCLES_PER_MS = 1_900_000  # of torch.cuda._sleep, where there are no kernels of ours
+SINCE_2_14 = "capture_end_pre"  # a graph has it
 LEAK_SPARE = 1 << 20  # bytes; a tensor is smaller often, but programs are many
 
 KERNELS = r"""
@@ -409,7 +410,7 @@ class Execution:
         self.recorded = 0  # bytes of tensors that were recorded on a stream
         self.capture = None  # the name of the graph whose capture is open
         self.capture_stream = None
-        self.paused = False  # its pool
+        self.paused = False  # the open capture's pool
         self.workers = []
         self.problems = []
         self.step = 0
@@ -664,15 +665,15 @@ class Execution:
     def _drop_failed(self, name):
         """Before 2.14 PyTorch calls the graph's filter from now on: it has to stay."""
         graph = self.graphs.pop(name, None)
-        if graph is not None and not hasattr(graph, "capture_end_pre"):
+        if graph is not None and not hasattr(graph, SINCE_2_14):
             self.machine.kept.append(graph)
 
     def do_capture_fail(self, step):
         stream, graph = self.capture_stream, self.graphs[step["graph"]]
         # From 2.14 on capture_end() ends the use of the pool where the capture failed, too; if nothing uses
         # the pool, it leaves CUDA's error to the next call, and the graph aborts the process as it goes.
-        if self.paused and hasattr(graph, "capture_end_pre"):
-            self.do_pool_resume(step)
+        if self.paused and hasattr(graph, SINCE_2_14):
+            self.do_pool_resume({"graph": step["graph"]})
         with torch.cuda.stream(stream):
             if step["how"] == "item":
                 self._expect_error("item() in a capture", self.machine.errors[0].item)

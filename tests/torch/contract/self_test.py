@@ -195,13 +195,13 @@ INPUT = """
     capture_end graph=g
     write tensor=x stream=s1 value=1
 """
-DROPOUT = CAPTURED + """
+DRAWN = """
     capture_begin graph=h stream=s0 synchronize=True
     dropout tensor=d stream=s0 bytes=4096
     capture_end graph=h
     reference graph=h
-    replay graph=g stream=s1
 """
+DROPOUT = CAPTURED + DRAWN + "replay graph=g stream=s1 \n "
 
 
 def forked(between, after=""):
@@ -293,6 +293,11 @@ CASES = (
         "synchronize=True", "synchronize=True pool=graph:g")),
     ("the default stream is not captured", "L0", "capture_refused graph=g stream=main how=default"),
     ("another one is", None, "capture_refused graph=g stream=s0 how=default"),
+    ("no random numbers are replayed then", None, DRAWN + "capture_refused graph=r stream=main how=default \n replay graph=h stream=main"),
+    ("nor is a reference made", None, DRAWN.replace("reference graph=h", "") +
+     "capture_refused graph=r stream=main how=default \n reference graph=h"),
+    ("until another capture has ended", "L0", DRAWN + "capture_refused graph=r stream=main how=default" +
+     CAPTURED.replace("graph=g", "graph=i") + "replay graph=h stream=s0"),
     ("no library captures", None, "capture_refused graph=g stream=s0 how=raw"),
     ("no capture has the pool", None, "capture_refused graph=g stream=s1 how=pool"),
     ("one has", "L0", paused(joined=JOINED + "capture_refused graph=h stream=s2 how=pool")),
