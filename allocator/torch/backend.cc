@@ -277,7 +277,10 @@ void Backend::close_failed_captures() {
 }
 void Backend::releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) {
   if (memory_is_gone()) return;
-  check(memory(device).pools().release(pool));
+  DeviceMemory& mine = memory(device);
+  const History::Context context = mine.history().context_of_release();
+  const History::Cause cause(context);
+  check(mine.pools().release(pool));
 }
 int Backend::getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) {
   DeviceMemory* const memory = looked_at(device);
@@ -342,7 +345,7 @@ void Backend::recordAnnotation(const std::vector<std::pair<std::string, std::str
     if (key == "name") name = value;
     if (key == "stage") stage = value;
   }
-  if (history_.enabled && stage == "START" && !name.empty()) allocator_.mark(name);
+  if (isHistoryEnabled() && stage == "START" && !name.empty()) allocator_.mark(name);
 }
 
 void Backend::pushCompileContext(std::string& context) {

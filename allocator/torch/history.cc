@@ -111,6 +111,7 @@ void History::annotate(const std::vector<std::pair<std::string, std::string>>& m
 
 void History::on_start(std::span<const Event> initial) {
   const std::lock_guard lock(mutex_);
+  contexts_.clear();
   segments_.clear();
   lenders_.clear();
   for (const Event& event : initial) note_owners(event);

@@ -80,7 +80,8 @@ class History final : public EventSink {
   // An entry of the history, and of trackers. Sizes of blocks are as asked for, as in PyTorch's own
   // history. FREE_COMPLETED comes before the memory may serve others. SEGMENT_ALLOC and
   // SEGMENT_FREE are those of an allocator that is not Weir's; the entry's context is then the
-  // thread's Cause. What goes without a context has that of its allocation.
+  // thread's Cause. What goes without a context has that of its allocation,
+  // if there has been a history since then.
   // `metadata`: of an annotation; null: the thread's.
   void note(Action action, Address at, Bytes bytes, Stream stream, c10::MempoolId_t pool,
             Context context = nullptr, const std::string* metadata = nullptr);

@@ -154,7 +154,7 @@ SnapshotInfo Backend::snapshot(c10::MempoolId_t pool, bool include_traces) {
       active += Bytes{segment.active_size};
       all.segments.push_back(std::move(segment));
     }
-    // As in PyTorch, a snapshot's own entry is the next one's, with the bytes that are active.
+    // As in PyTorch, a snapshot's own entry stands in the next one. Its size is what is active.
     std::vector<native::TraceEntry> entries = memory.history().entries();
     memory.history().note(native::TraceEntry::SNAPSHOT, {}, active, {}, pool);
     if (!include_traces) return;

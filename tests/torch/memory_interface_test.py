@@ -101,32 +101,51 @@ class MemoryInterface(simulated.Simulated):
                 self.assertEqual(weir[name], value)
         self.assertIn("oom", weir["entries"])
 
-    def test_what_is_freed_has_the_stack_of_the_free_or_else_of_the_allocation(self):
+    def test_what_goes_has_the_stack_of_its_end_or_else_of_the_allocation(self):
         program = simulated.CONTEXT + """
 import json
 memory = torch.cuda.memory
 def the_allocation():
     return torch.empty(48, dtype=torch.uint8, device="cuda")
-def the_free(kept):
+def the_end(kept):
     kept.pop()
-found = {}
-for context in ("alloc", "all", "state"):
-    memory._record_memory_history(context=context, stacks="python")
-    the_free([the_allocation()])
+def of_the_heap():
+    the_end([the_allocation()])
     memory.empty_cache()
-    for entry in memory._snapshot()["device_traces"][0]:
-        found[f"{context}: {entry['action']}"] = [
-            frame["name"] for frame in entry.get("frames", []) if frame["name"].startswith(("the_", "empty"))]
+def of_a_pool():
+    pool = [torch.cuda.MemPool()]
+    with torch.cuda.use_mem_pool(pool[0]):
+        kept = [the_allocation()]
+    pool[0].snapshot()
+    the_end(kept)
+    the_end(pool)
+def names(entry):
+    return [frame["name"] for frame in entry.get("frames", []) if frame["name"].startswith(("the_", "empty"))]
+def recorded(context, use):
+    memory._record_memory_history(context=context, stacks="python")
+    use()
+    entries = {entry["action"]: entry for entry in memory._snapshot()["device_traces"][0]}
     memory._record_memory_history(None)
-print(json.dumps(found))
+    found = {action: names(entry) for action, entry in entries.items()}
+    if "snapshot" in entries:
+        found["snapshot"] = [entries["snapshot"].get(key) for key in ("size", "pool_id")]
+    return found
+print(json.dumps({f"{context} {use.__name__}": recorded(context, use)
+                  for context in ("alloc", "all", "state") for use in (of_the_heap, of_a_pool)}))
 """
         native, weir = [json.loads(self.run_code(begin + program)[0]) for begin in ("", WEIR)]
-        blocks = [name for name in native if "segment" not in name]
-        self.assertEqual([weir[name] for name in blocks], [native[name] for name in blocks])
-        self.assertEqual(weir["alloc: free_completed"], ["the_allocation"])
-        self.assertEqual(weir["all: free_completed"], ["the_free"])
-        self.assertEqual(weir["alloc: segment_unmap"], ["the_allocation"])
-        self.assertEqual(weir["all: segment_unmap"], ["empty_cache"])
+        for name, entries in native.items():
+            for action in entries:
+                if not action.startswith("segment"):
+                    self.assertEqual(weir[name][action], entries[action], (name, action))
+        self.assertEqual(weir["alloc of_the_heap"]["free_completed"], ["the_allocation"])
+        self.assertEqual(weir["all of_a_pool"]["free_completed"], ["the_end"])
+        self.assertGreater(weir["state of_a_pool"]["snapshot"][0], 0)
+        unmapped = {name: entries["segment_unmap"] for name, entries in weir.items()}
+        self.assertEqual(unmapped, {
+            "alloc of_the_heap": ["the_allocation"], "alloc of_a_pool": ["the_allocation"],
+            "all of_the_heap": ["empty_cache"], "all of_a_pool": ["the_end"],
+            "state of_the_heap": [], "state of_a_pool": []})
 
     # SGLang calls the one, older libraries the other.
     def test_expandable_segments_that_are_switched_off_in_either_way_are_plain_memory(self):
